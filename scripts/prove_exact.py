@@ -29,7 +29,6 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-import sluice.indexing.inverted.index as inverted
 import sluice.indexing.inverted.segment_list as segment_list
 from sluice.encoders.foundation.errors import DataError
 from sluice.indexing import InvertedIndex, open_index
@@ -125,16 +124,14 @@ class Proof:
             "block_size": rng.choice(np.array([None, 1, 2, 8, 32, 256], dtype=object)),
             "order": str(rng.choice(["input", "input", "cluster", "bisection"])),
         }
-        lazy, merging = inverted.LAZY_BLOCKS, segment_list._worth_merging
-        if rng.random() < 0.5:
-            inverted.LAZY_BLOCKS = 0
+        merging = segment_list._worth_merging
         if rng.random() < 0.5:
             segment_list._worth_merging = lambda *_: False
         try:
             for name, index, stored, alive in states(rng, table, settings):
                 self.check(f"seed {seed}, {name}", rng, index, stored, alive, queries)
         finally:
-            inverted.LAZY_BLOCKS, segment_list._worth_merging = lazy, merging
+            segment_list._worth_merging = merging
 
     def check(
         self, name: str, rng: np.random.Generator, index: Any, table: Any, alive: Any, queries: Any

@@ -19,7 +19,7 @@ from sluice.indexing.checks import checked_sparse
 from sluice.indexing.hits import LARGEST_SCORE, Hits, Mask, Rows
 from sluice.indexing.inverted.approximate import ApproximateIndex, joined_notes
 from sluice.indexing.inverted.search.numpy_engine import expected_work, search_query
-from sluice.indexing.inverted.search.record import BLOCKS, LAZY_BLOCKS, RECORD
+from sluice.indexing.inverted.search.record import BLOCKS, RECORD
 from sluice.indexing.inverted.segment_list import (
     Segments,
     frequencies,
@@ -306,7 +306,7 @@ class InvertedIndex(ApproximateIndex):
 
         def search(first: int, last: int) -> None:
             search_segments(
-                tables, mask, exact, engine, alpha, LAZY_BLOCKS,
+                tables, mask, exact, engine, alpha,
                 starts, terms, weights, first, last, hits.rows, hits.scores, record,
             )  # fmt: skip
 

@@ -24,7 +24,6 @@ from sluice.indexing.inverted.search.blocks import (
     bound_groups,
     fetch,
     locate,
-    refine_group,
     score_documents,
     sum_block,
 )
@@ -47,7 +46,6 @@ TINY = np.float32(np.finfo(np.float32).tiny)
 UNIT = np.float32(2.0**-23)  # twice the unit roundoff of float32
 BATCH = 16  # candidates that are scored together
 SPARE = 1024  # candidates beyond four times k that are kept before the engine gives up
-SAMPLED = 12  # groups bounded to estimate the blocks that remain
 FIRST_LOOK = 8  # blocks scored before the remaining work is estimated, then doubled
 
 
@@ -60,7 +58,6 @@ def search_blocks(  # noqa: C901 - one traversal, its parts are below
     weights: NDArray[np.float32],
     exact: bool,
     alpha: np.float32,
-    lazy: bool,
     budget: int,
     bar: int,
     heap: NDArray[np.int64],
@@ -85,15 +82,13 @@ def search_blocks(  # noqa: C901 - one traversal, its parts are below
         bound_weights[j] = min(weight, LARGEST)
         code_scales[j] = segment.code_scales[terms[j]]
         hashes[j] = hashed_term(terms[j])
-    groups = np.empty(segment.dense_groups.shape[1], dtype=np.float32)
+    groups = np.empty(segment.dense.shape[1] // GROUP, dtype=np.float32)
     bounds = np.empty(len(groups) * GROUP, dtype=np.float32)
     bound_blocks(
         terms, bound_weights, segment.dense_rows, segment.dense, segment.list_starts,
-        segment.list_blocks, segment.list_bounds, lazy, bounds,
+        segment.list_blocks, segment.list_bounds, bounds,
     )  # fmt: skip
-    bound_groups(
-        terms, bound_weights, segment.dense_rows, segment.dense_groups, lazy, bounds, groups
-    )
+    bound_groups(bounds, groups)
     # The heap to work on: hits of other segments, and this one's codes as lower bounds.
     lows, low_size, found = heap.copy(), size, 0
     candidates = np.empty(4 * k + SPARE if exact else 0, dtype=np.int64)
@@ -116,9 +111,6 @@ def search_blocks(  # noqa: C901 - one traversal, its parts are below
             group = ordered[turn]
             if not groups[group] * reach + spare >= threshold:
                 continue
-            if lazy:
-                part = bounds[group * GROUP : group * GROUP + GROUP]
-                refine_group(terms, bound_weights, segment.dense_rows, segment.dense, group, part)
             begin, end = group * GROUP, min(group * GROUP + GROUP, blocks)
             if turn + 1 < len(ordered):
                 fetch(
@@ -152,10 +144,7 @@ def search_blocks(  # noqa: C901 - one traversal, its parts are below
         work[SCORED] = before + scored
         if found > len(candidates) or (scored >= look and low_size == k and not last):
             look = 2 * scored
-            remaining = _remaining(
-                segment.dense_rows, segment.dense, terms, bound_weights, groups, bounds, lazy,
-                ordered[turn + 1 :], (threshold - spare) / reach,
-            )  # fmt: skip
+            remaining = _remaining(groups, bounds, ordered[turn + 1 :], (threshold - spare) / reach)
             # The threshold still rises, and early more so: then the estimate is too high.
             allowance = budget + 3 * budget * FIRST_LOOK // scored
             if found > len(candidates) or remaining > allowance or scored > 2 * budget:
@@ -328,33 +317,15 @@ def _still_possible(
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
 def _remaining(
-    dense_rows: NDArray[np.int32],
-    dense: NDArray[np.uint8],
-    terms: NDArray[np.int64],
-    weights: NDArray[np.float32],
     groups: NDArray[np.float32],
     bounds: NDArray[np.float32],
-    lazy: bool,
     ordered: NDArray[np.int32],
     least: np.float32,
 ) -> int:
-    """Return how many blocks still have to be scored, were the threshold to stay as it is.
-
-    If ``lazy``, an estimate: the blocks of some groups that reach it are bounded to count them.
-    """
-    reaching = 0
-    for group in ordered:
-        reaching += groups[group] >= least
-    stride = max(reaching // SAMPLED, 1) if lazy else 1
-    count, seen = 0, 0
+    """Return how many blocks still have to be scored, were the threshold to stay as it is."""
+    count = 0
     for group in ordered:
         if groups[group] >= least:
-            seen += 1
-            if seen % stride == 0:
-                part = bounds[group * GROUP : group * GROUP + GROUP]
-                if lazy:
-                    part = part.copy()
-                    refine_group(terms, weights, dense_rows, dense, group, part)
-                for bound in part:
-                    count += bound >= least
-    return count * stride
+            for bound in bounds[group * GROUP : group * GROUP + GROUP]:
+                count += bound >= least
+    return count

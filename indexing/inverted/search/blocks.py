@@ -127,13 +127,9 @@ def bound_blocks(
     list_starts: NDArray[np.int64],
     list_blocks: NDArray[np.uint16],
     list_bounds: NDArray[np.uint8],
-    lazy: bool,
     bounds: NDArray[np.float32],
 ) -> None:
-    """Set each block's bound; if ``lazy``, without the terms that have dense rows.
-
-    ``weights`` are the query's times the terms' bound scales.
-    """
+    """Set each block's bound; ``weights`` are the query's times the terms' bound scales."""
     rows = np.empty(len(terms), dtype=np.int64)
     row_weights = np.empty(len(terms), dtype=np.float32)
     count = 0
@@ -149,9 +145,8 @@ def bound_blocks(
                 prefetch(list_blocks, place)
             for place in range(first, min(last, first + FETCHED), 2 * LINE):
                 prefetch(list_bounds, place)
-    if not lazy:
-        for first in range(0, len(bounds), CHUNK):
-            _add_rows(rows[:count], row_weights, dense, first, bounds[first : first + CHUNK])
+    for first in range(0, len(bounds), CHUNK):
+        _add_rows(rows[:count], row_weights, dense, first, bounds[first : first + CHUNK])
     for j in range(len(terms)):
         if dense_rows[terms[j]] < 0:
             listed = slice(list_starts[terms[j]], list_starts[terms[j] + 1])
@@ -194,48 +189,13 @@ def _add_list(
 
 
 @njit(cache=True, nogil=True, fastmath=LOOSE)  # type: ignore[untyped-decorator]
-def bound_groups(
-    terms: NDArray[np.int64],
-    weights: NDArray[np.float32],
-    dense_rows: NDArray[np.int32],
-    dense_groups: NDArray[np.uint8],
-    lazy: bool,
-    bounds: NDArray[np.float32],
-    groups: NDArray[np.float32],
-) -> None:
-    """Set each group's bound: the largest of its blocks', dense rows by their group maxima."""
+def bound_groups(bounds: NDArray[np.float32], groups: NDArray[np.float32]) -> None:
+    """Set each group's bound: the largest of its blocks'."""
     for group in range(len(groups)):
         most = np.float32(0)
         for bound in bounds[group * GROUP : group * GROUP + GROUP]:
             most = max(most, bound)
         groups[group] = most
-    if lazy:
-        for j in range(len(terms)):
-            row = dense_rows[terms[j]]
-            if row >= 0:
-                v = weights[j]
-                codes = dense_groups[row]
-                for group in range(len(groups)):
-                    groups[group] += v * np.float32(codes[group])
-
-
-@njit(cache=True, nogil=True, fastmath=LOOSE)  # type: ignore[untyped-decorator]
-def refine_group(
-    terms: NDArray[np.int64],
-    weights: NDArray[np.float32],
-    dense_rows: NDArray[np.int32],
-    dense: NDArray[np.uint8],
-    group: int,
-    part: NDArray[np.float32],
-) -> None:
-    """Add the dense rows to the bounds of one group's blocks, which a lazy pass left out."""
-    for j in range(len(terms)):
-        row = dense_rows[terms[j]]
-        if row >= 0:
-            v = weights[j]
-            codes = dense[row][group * GROUP : group * GROUP + GROUP]
-            for i in range(GROUP):
-                part[i] += v * np.float32(codes[i])
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]

@@ -230,7 +230,6 @@ def search_segments(
     exact: bool,
     engine: int,
     alpha: float,
-    lazy_blocks: int,
     query_starts: NDArray[np.int64],
     query_terms: NDArray[np.int64],
     query_weights: NDArray[np.float32],
@@ -251,7 +250,7 @@ def search_segments(
     for place in range(len(tables)):
         _search_segment(
             segment_at(tables[place]), tables[place, 0], allowed, exact, engine, alpha,
-            lazy_blocks, query_starts, query_terms, query_weights, first, last, heaps, sizes, work,
+            query_starts, query_terms, query_weights, first, last, heaps, sizes, work,
         )  # fmt: skip
     for query in range(first, last):
         heap, size = heaps[query - first], sizes[query - first]
@@ -275,7 +274,6 @@ def _search_segment(
     exact: bool,
     engine: int,
     alpha: float,
-    lazy_blocks: int,
     query_starts: NDArray[np.int64],
     query_terms: NDArray[np.int64],
     query_weights: NDArray[np.float32],
@@ -293,7 +291,6 @@ def _search_segment(
     documents = segment.shape[0]
     width = len(segment.first_run) - 1
     blocks = len(segment.directory_starts) - 1
-    lazy = blocks >= lazy_blocks
     for query in range(first, last):
         terms = query_terms[query_starts[query] : query_starts[query + 1]]
         weights = query_weights[query_starts[query] : query_starts[query + 1]]
@@ -310,7 +307,7 @@ def _search_segment(
                 segment.run_starts[segment.first_run[term]]
             )
             if segment.dense_rows[term] >= 0:
-                bound_cost += BOUND * blocks / (GROUP if lazy else 1)
+                bound_cost += BOUND * blocks
             else:
                 bound_cost += LISTED * (segment.list_starts[term + 1] - segment.list_starts[term])
             if len(allowed) == 0 and k <= _THIRD_RANK:
@@ -338,7 +335,7 @@ def _search_segment(
             budget = blocks if engine == BLOCKS else np.int64(terms_cost / block_cost)
             before = record[SCORED]
             size, low = search_blocks(
-                segment, first_row, allowed, terms, weights, exact, np.float32(alpha), lazy,
+                segment, first_row, allowed, terms, weights, exact, np.float32(alpha),
                 budget, bar, heap, sizes[query - first], record,
             )  # fmt: skip
             record[SPENT] += np.int64(bound_cost + (record[SCORED] - before) * block_cost)

@@ -284,11 +284,9 @@ def _write_terms(
         used |= {"list_bounds": listed, "dense": dense}
         for name, count in used.items():
             arrays[name] = arrays[name][:count].copy()
-        arrays["dense_groups"] = np.zeros((dense, padded // GROUP), np.uint8)
-        kernels.group_maxima(arrays["dense"], arrays["dense_groups"])
         return arrays
 
-    sink.shapes["dense"], sink.shapes["dense_groups"] = (padded,), (padded // GROUP,)
+    sink.shapes["dense"] = (padded,)
     runs, listed, dense_rows = [np.zeros(1, np.int64)], [np.zeros(1, np.int64)], []
     postings = dense = 0
     for arrays in in_order(written, _ranges(frequencies)):

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from sluice.indexing.inverted.segments.segment import (
     FLOOR_RANKS,
-    GROUP,
     HASH,
     RUN_BITS,
     TILE,
@@ -297,17 +296,6 @@ def _find_floors(
         if rank == 2 and passed >= _THIRD_RANK:
             floors[2] = floor
             break
-
-
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def group_maxima(dense: NDArray[np.uint8], groups: NDArray[np.uint8]) -> None:
-    """Set the largest bound of every group of blocks."""
-    for row in range(dense.shape[0]):
-        for group in range(groups.shape[1]):
-            most = np.uint8(0)
-            for bound in dense[row, group * GROUP : group * GROUP + GROUP]:
-                most = max(most, bound)
-            groups[row, group] = most
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]

@@ -6,14 +6,11 @@ arguments of its namesake there and writes the same, bit for bit; all need some 
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 from sluice.indexing.inverted.segments.segment import (
     FLOOR_RANKS,
-    GROUP,
     HASH,
     RUN_BITS,
     TILE,
@@ -196,12 +193,6 @@ def _write_floors(
         codes = falling[starts[reached] + rank - 1]
         lowest = (codes - int(exact)).astype(np.float32) * scales[reached]
         line[reached] = lowest * np.float32(0.999999) if exact else lowest
-
-
-def group_maxima(dense: NDArray[np.uint8], groups: NDArray[Any]) -> None:
-    """Set the largest bound of every group of blocks."""
-    if dense.size:
-        dense.reshape(len(dense), -1, GROUP).max(axis=2, out=groups)
 
 
 def gather(

@@ -14,7 +14,7 @@ for each term its postings as 16 bits, the offset within the block above the cod
 the value.
 
 Bounds are the largest impact of a term in each block, as 8 bits rounded up: a dense row for terms
-in many blocks, with the maxima of groups of 16 blocks beside it, else a list of blocks.
+in many blocks, else a list of blocks.
 """
 
 from __future__ import annotations
@@ -69,7 +69,6 @@ class Segment(NamedTuple):
     bound_scales: NDArray[np.float32]  # [T] impact of a bound's code
     dense_rows: NDArray[np.int32]  # [T] row of the dense bounds, -1 for a list
     dense: NDArray[np.uint8]  # [rows, b rounded up to groups]
-    dense_groups: NDArray[np.uint8]  # [rows, groups]
     list_starts: NDArray[np.int64]  # [T + 1]
     list_blocks: NDArray[np.uint16]  # [listed]
     list_bounds: NDArray[np.uint8]  # [listed]
@@ -133,7 +132,6 @@ LAYOUT: Final[Mapping[str, tuple[type[np.generic], int]]] = {  # dtype and dimen
     "bound_scales": (np.float32, 1),
     "dense_rows": (np.int32, 1),
     "dense": (np.uint8, 2),
-    "dense_groups": (np.uint8, 2),
     "list_starts": (np.int64, 1),
     "list_blocks": (np.uint16, 1),
     "list_bounds": (np.uint8, 1),
@@ -197,7 +195,6 @@ def _damage(segment: Segment, count: Mapping[str, int], exact: bool) -> str:
         "bound_scales": (terms,),
         "dense_rows": (terms,),
         "dense": (rows, padded),
-        "dense_groups": (rows, padded // GROUP),
         "list_starts": (terms + 1,),
         "list_bounds": (listed,),
         "floors": (len(FLOOR_RANKS), terms),

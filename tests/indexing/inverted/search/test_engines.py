@@ -69,19 +69,17 @@ def corpus(rng: np.random.Generator, count: int, terms: int, kind: str) -> Any:
     order=st.sampled_from(["input", "input", "cluster", "bisection"]),
     parts=st.integers(1, 4),
     k=st.integers(1, 40),
-    lazy=st.booleans(),
     threads=st.sampled_from([1, 2]),
 )
 def test_equals_brute_force(
     seed: int, count: int, terms: int, kind: str, fidelity: str, block: int | None, order: str,
-    parts: int, k: int, lazy: bool, threads: int,
+    parts: int, k: int, threads: int,
 ) -> None:  # fmt: skip
     rng = np.random.default_rng(seed)
     documents = corpus(rng, count, terms, kind)
     queries = corpus(rng, 6, int(rng.integers(1, 40)), kind)
     index = InvertedIndex(fidelity=fidelity, block_size=block, order=order)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sluice.indexing.inverted.index, "LAZY_BLOCKS", 0 if lazy else 1 << 20)
         patch.setattr(config, "NUMBA_NUM_THREADS", threads)
         if rng.random() < 0.5:
             patch.setattr(sluice.indexing.inverted.segment_list, "_worth_merging", lambda *_: False)
@@ -152,9 +150,7 @@ def topical(rng: np.random.Generator, count: int, terms: int, topics: int) -> An
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("fidelity", ["exact", "u8"])
-def test_large_corpora_where_the_planner_and_the_groups_act(
-    fidelity: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_corpora_where_the_planner_and_the_groups_act(fidelity: str) -> None:
     rng = np.random.default_rng(5)
     documents = topical(rng, 50_000, 3000, 200)
     queries = documents[rng.choice(50_000, 25, replace=False)]
@@ -165,11 +161,9 @@ def test_large_corpora_where_the_planner_and_the_groups_act(
     for k, mask in ((1, None), (10, None), (300, None), (10, live)):
         rows, scores = brute(queries, stored, k, mask)
         for engine in ENGINES:
-            for lazy in (0, 1 << 20):
-                monkeypatch.setattr(sluice.indexing.inverted.index, "LAZY_BLOCKS", lazy)
-                hits = index.search(queries, k, keep=mask, params={"engine": engine})
-                np.testing.assert_array_equal(hits.scores, scores)
-                np.testing.assert_array_equal(hits.rows, rows)
+            hits = index.search(queries, k, keep=mask, params={"engine": engine})
+            np.testing.assert_array_equal(hits.scores, scores)
+            np.testing.assert_array_equal(hits.rows, rows)
     plans = index.plan(queries, 10, params={"engine": "blocks"})
     assert max(plan.scored_blocks for plan in plans) < 50_000 / 16 / 4  # most blocks are left out
     assert "blocks" in {plan.engine for plan in index.plan(queries, 10)}
