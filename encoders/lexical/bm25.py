@@ -41,25 +41,20 @@ from sluice.encoders.lexical.term_counts import (
     Totals,
     counted,
 )
+from sluice.encoders.lexical.term_matrix import Vocabulary, matrix_of
+from sluice.encoders.lexical.variants import (
+    Variant,
+    Weights,
+    check_variant,
+    idf,
+    impacts,
+    relative_counts,
+)
 
 log = logging.getLogger("sluice")
 
-FORMAT, VERSION = "sluice.bm25", 2  # 2: with fields; without them 1 is written
-Weights = np.ndarray[tuple[int], np.dtype[np.float64]]
+FORMAT, VERSION = "sluice.bm25", 3  # 3: of a variant, 2: with fields; of neither 1 is written
 Input = str | Mapping[str, str]  # a document: its text, or with ``fields`` the text of each
-
-
-class _Vocabulary(dict[str, int]):
-    """Term to column; indexing it by a new term gives that term the next column."""
-
-    def __missing__(self, term: str) -> int:
-        self[term] = column = len(self)
-        return column
-
-    def shrink(self, size: int) -> None:
-        """Forget all but the first ``size`` terms."""
-        while len(self) > size:
-            self.popitem()
 
 
 class BM25Encoder(EncoderBase):
@@ -68,7 +63,8 @@ class BM25Encoder(EncoderBase):
     ``k1`` >= 0 damps repetitions, ``b`` in [0, 1] is the strength of length normalisation; the
     defaults are Anserini's. ``language`` chooses the analyser, see
     ``sluice.encoders.analyzer``. N and avgdl count empty documents too, and
-    lengths are exact where Lucene keeps one byte.
+    lengths are exact where Lucene keeps one byte. ``variant="plus"`` is BM25+ and ``"l"`` BM25L
+    (``sluice.encoders.lexical.variants``).
 
     ``fields``, names and weights such as ``{"title": 1.0, "text": 1.0}``, scores each field by its
     own N (the documents with a term in it), df and avgdl, as Lucene does, and returns the weighted
@@ -90,13 +86,17 @@ class BM25Encoder(EncoderBase):
             Mapping[str, float] | None,
             "Weights of title and text as fields of their own: {title: 2.0, text: 1.0}.",
         ] = None,
+        variant: Annotated[
+            Variant, "plus (BM25+) and l (BM25L) discount the terms of long documents less."
+        ] = "lucene",
     ) -> None:
         self.k1 = finite_number(k1, "bm25.k1", 0)
         self.b = finite_number(b, "bm25.b", 0, 1)
+        self.variant = check_variant(variant)
         self._analyzer = analyzer(language)
         self.language = self._analyzer.language
         self._fields = Fields(fields)
-        self._vocabulary: _Vocabulary | None = None
+        self._vocabulary: Vocabulary | None = None
         self._totals = Totals.none(self._fields)
         self._averages = self._totals.averages()
         self._field_of = np.zeros(0, np.int8)  # [vocabulary] number of the column's field
@@ -201,7 +201,7 @@ class BM25Encoder(EncoderBase):
                 times = np.where(np.repeat(as_document, counts.sizes), of_document, times)
             return times * self._query_weights(counts.terms)
 
-        matrix = _matrix(chunks, weights, self.dim)
+        matrix = matrix_of(chunks, weights, self.dim)
         matrix.eliminate_zeros()  # terms whose last document was removed
         return matrix
 
@@ -246,7 +246,7 @@ class BM25Encoder(EncoderBase):
         """Write the encoder as a new generation of the folder ``path``."""
         facts = {**self._settings(), **self._counts(), "fingerprint": self.fingerprint}
         terms, frequencies = self._arrays_as_bytes()
-        version = VERSION if self._fields.named else 1
+        version = VERSION if self.variant != "lucene" else 2 if self._fields.named else 1
         with new_generation(Path(path), FORMAT, version, facts) as folder:
             (folder / "vocabulary.txt").write_bytes(terms)
             np.save(folder / "frequencies.npy", np.frombuffer(frequencies, np.int64))
@@ -265,11 +265,12 @@ class BM25Encoder(EncoderBase):
     @classmethod
     def _opened(cls, facts: Mapping[str, Any], folder: Path) -> Self:
         fields = facts.get("fields")
-        encoder = cls(facts["k1"], facts["b"], facts["language"], fields)
+        variant = facts.get("variant", "lucene")
+        encoder = cls(facts["k1"], facts["b"], facts["language"], fields, variant)
         text = (folder / "vocabulary.txt").read_text(encoding="utf-8")
         terms = text.split("\n")[:-1]
         frequencies = open_array(folder / "frequencies.npy", np.int64, (None,), mapped=False)
-        vocabulary = _Vocabulary(zip(terms, range(len(terms)), strict=True))
+        vocabulary = Vocabulary(zip(terms, range(len(terms)), strict=True))
         if not unicodedata.is_normalized("NFC", text):
             log.warning(
                 "%s: from before canonically equivalent texts had the same terms: some of its "
@@ -297,7 +298,7 @@ class BM25Encoder(EncoderBase):
     def idf(self) -> Weights:
         """Return the weight of each column in a query with its term once; 0 for a removed term.
 
-        ``ln(1 + (N - df + 0.5) / (df + 0.5))``, times the weight of the column's field.
+        The variant's idf, times the weight of the column's field.
         """
         self._terms()
         return self._query_weights(slice(None))
@@ -310,17 +311,17 @@ class BM25Encoder(EncoderBase):
     def _idf(self, columns: Any) -> Weights:
         totals, field = self._totals, self._field_of[columns]
         frequency = totals.frequencies[columns].astype(np.float64)
-        idf = np.log1p((totals.holders[field] - frequency + 0.5) / (frequency + 0.5))
-        return np.where(frequency > 0, idf, 0.0)
+        rarity = idf(self.variant, totals.holders[field], np.maximum(frequency, 1.0))
+        return np.where(frequency > 0, rarity, 0.0)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """Return an independent encoder; only the vocabulary is ever changed in place."""
         other = copy.copy(self)
-        other._vocabulary = None if self._vocabulary is None else _Vocabulary(self._vocabulary)
+        other._vocabulary = None if self._vocabulary is None else Vocabulary(self._vocabulary)
         return other
 
     def _fit(self, texts: Iterable[Input], keep: Callable[[TermCounts], None] | None) -> None:
-        vocabulary, totals = _Vocabulary(), Totals.none(self._fields)
+        vocabulary, totals = Vocabulary(), Totals.none(self._fields)
         # A later fit is on a changed corpus, which may have lost its last document with a field.
         rows = self._fields.parted(texts, complete=self._vocabulary is None)
         for counts in self._counted(rows, vocabulary.__getitem__):
@@ -333,12 +334,12 @@ class BM25Encoder(EncoderBase):
     def _counted(self, rows: Iterable[Sequence[str]], column: Column) -> Iterator[TermCounts]:
         return counted(rows, self._analyzer, column, self._fields.prefixes)
 
-    def _set(self, vocabulary: _Vocabulary, totals: Totals, averages: Weights) -> None:
+    def _set(self, vocabulary: Vocabulary, totals: Totals, averages: Weights) -> None:
         self._vocabulary, self._totals, self._averages = vocabulary, totals, averages
         self._field_of = self._fields.numbers(vocabulary, self._field_of)
         self._fingerprint = None
 
-    def _terms(self) -> _Vocabulary:
+    def _terms(self) -> Vocabulary:
         if self._vocabulary is None:
             raise ModelError(
                 "BM25Encoder: not fitted yet; call fit(texts) or "
@@ -347,23 +348,30 @@ class BM25Encoder(EncoderBase):
         return self._vocabulary
 
     def _impacts(self, chunks: list[TermCounts]) -> sp.csr_array:
-        return _matrix(chunks, self._document_weights, self.dim)
+        return matrix_of(chunks, self._document_weights, self.dim)
 
     def _document_weights(self, counts: TermCounts) -> Weights:
         relative = counts.lengths / np.where(self._averages, self._averages, 1.0)
-        damping = self.k1 * (1.0 - self.b + self.b * relative)  # [documents, fields]
+        norms = 1.0 - self.b + self.b * relative  # [documents, fields]
         if len(self._averages) > 1:
-            document = np.repeat(np.arange(len(damping)), counts.sizes)
-            damping = damping[document, self._field_of[counts.terms]]
+            document = np.repeat(np.arange(len(norms)), counts.sizes)
+            norms = norms[document, self._field_of[counts.terms]]
         else:
-            damping = np.repeat(damping, counts.sizes)
-        frequency = counts.counts.astype(np.float64)
-        weights: Weights = frequency / (frequency + damping)
-        return weights
+            norms = np.repeat(norms, counts.sizes)
+        return impacts(self.variant, counts.counts.astype(np.float64), norms, self.k1)
+
+    def relative_counts(self, documents: sp.csr_array) -> sp.csr_array:
+        """Return documents' impacts ``[n, width]`` as counts, times a number a document and field.
+
+        Shares of a row's sum are shares of its terms' counts, but for the impacts' rounding.
+        """
+        found = relative_counts(self.variant, documents.data.astype(np.float64), self.k1)
+        return sp.csr_array((found, documents.indices, documents.indptr), shape=documents.shape)
 
     def _settings(self) -> dict[str, Any]:
         fields = {"fields": self._fields.weights} if self._fields.named else {}
-        return {"k1": self.k1, "b": self.b, "language": self.language, **fields}
+        variant = {} if self.variant == "lucene" else {"variant": self.variant}
+        return {"k1": self.k1, "b": self.b, "language": self.language, **fields, **variant}
 
     def _counts(self) -> dict[str, Any]:
         totals, averages = self._totals, self._averages.tolist()
@@ -381,24 +389,3 @@ class BM25Encoder(EncoderBase):
         """Return the analysed terms of columns of the vectors."""
         terms = list(self._terms())
         return [terms[column] for column in columns]
-
-
-def _matrix(
-    chunks: list[TermCounts], weigh: Callable[[TermCounts], Weights], width: int
-) -> sp.csr_array:
-    """Return the rows of all chunks as one matrix; empties ``chunks`` to free them as it goes."""
-    sizes = np.concatenate([np.zeros(1, np.int64), *(counts.sizes for counts in chunks)])
-    ends = np.cumsum(sizes)
-    columns, values = np.empty(ends[-1], np.int32), np.empty(ends[-1], np.float32)
-    start = 0
-    chunks.reverse()
-    while chunks:
-        counts = chunks.pop()
-        place = slice(start, start := start + len(counts.terms))
-        columns[place], values[place] = counts.terms, weigh(counts)
-    small = ends[-1] <= np.iinfo(np.int32).max
-    rows = ends.astype(np.int32) if small else ends
-    matrix = sp.csr_array((values, columns, rows), shape=(len(sizes) - 1, width))
-    matrix.has_sorted_indices = True
-    matrix.has_canonical_format = True
-    return matrix

@@ -11,20 +11,6 @@ from scipy import sparse
 Sparse: TypeAlias = "sparse.csr_array[Any]"  # a text: scipy below 1.15 has no [Any]
 Weights = NDArray[np.float64]
 
-LEAST = 2.0**-24  # what float32 can tell an impact from 1 by: a BM25 of k1 = 0 has impacts of 1
-
-
-def term_odds(impacts: Sparse) -> Sparse:
-    """Return BM25 impacts ``w = tf / (tf + K)`` as ``w / (1 - w)``, which is ``tf / K``.
-
-    K is one number a document (of a field, where there are fields), so that shares of a row's sum
-    are shares of its terms' counts: exactly, but for the impact's rounding to float32. Impacts of
-    1, as ``k1 = 0`` makes, all count alike.
-    """
-    weights = impacts.data.astype(np.float64)
-    odds = weights / np.maximum(1.0 - weights, LEAST)
-    return sparse.csr_array((odds, impacts.indices, impacts.indptr), shape=impacts.shape)
-
 
 def heaviest(matrix: Sparse, count: int, first: Weights | None = None) -> Sparse:
     """Return the matrix with the ``count`` heaviest entries of each row, none of them 0.

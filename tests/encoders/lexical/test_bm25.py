@@ -30,6 +30,7 @@ from sluice.encoders.foundation.errors import (
 from sluice.encoders.lexical.analyzer import analyzer
 from sluice.encoders.lexical.bm25 import BM25Encoder
 from sluice.encoders.lexical.long_query import LongQuery
+from sluice.encoders.lexical.variants import Variant
 
 THREE = ["the red fox runs", "red red cars", "a quick running fox and foxes"]
 TEXTS = st.lists(st.lists(st.sampled_from("abcdef"), max_size=8).map(" ".join), max_size=12)
@@ -111,6 +112,95 @@ def test_scores_equal_bm25s() -> None:
         expected = other.get_scores(analyzer("en")(query))
         found = product(encoder.encode_queries([query]), vectors)[0]
         np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def lower_bounded(
+    documents: list[str], query: str, variant: str, k1: float, b: float
+) -> list[float]:
+    """Lv and Zhai's BM25+ (delta 1) and BM25L (delta 0.5) with nothing but counters."""
+    terms = [analyzer("en")(text) for text in documents]
+    average = sum(map(len, terms)) / len(terms)
+    result = []
+    for own in terms:
+        score = 0.0
+        for term, times in Counter(analyzer("en")(query)).items():
+            frequency = sum(term in others for others in terms)
+            tf = own.count(term)
+            if not tf:
+                continue
+            norm = 1 - b + b * len(own) / average
+            if variant == "plus":
+                part = (k1 + 1) * tf / (k1 * norm + tf) + 1.0
+                score += times * part * math.log((len(terms) + 1) / frequency)
+            else:
+                c = tf / norm
+                part = (k1 + 1) * (c + 0.5) / (k1 + c + 0.5)
+                score += times * part * math.log((len(terms) + 1) / (frequency + 0.5))
+        result.append(score)
+    return result
+
+
+@pytest.mark.parametrize("variant", ["plus", "l"])
+@settings(max_examples=40, derandomize=True, deadline=None)
+@given(st.lists(st.sampled_from("abcdef"), max_size=8).map(" ".join), TEXTS, st.floats(0, 3))
+def test_variants_equal_the_papers_formula(
+    variant: Variant, query: str, documents: list[str], k1: float
+) -> None:
+    for b in (0.0, 0.4, 1.0):
+        encoder = BM25Encoder(k1, b, variant=variant)
+        vectors = encoder.fit_documents(documents)
+        found = product(encoder.encode_queries([query]), vectors)[0] * (k1 + 1)
+        expected = lower_bounded(documents, query, variant, k1, b) if documents else []
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+        assert canonical(vectors)
+
+
+@pytest.mark.parametrize(
+    ("variant", "name", "delta"), [("plus", "bm25+", 1.0), ("l", "bm25l", 0.5)]
+)
+def test_variants_equal_bm25s(variant: Variant, name: str, delta: float) -> None:
+    """It also counts delta for the terms a document lacks, which the papers do not."""
+    random = np.random.default_rng(7)
+    texts = [" ".join(random.choice(list("bcdefghkmnpqruvwz"), size)) for size in range(2, 82)]
+    terms = [analyzer("en")(text) for text in texts]
+    encoder = BM25Encoder(variant=variant)
+    vectors = encoder.fit_documents(texts)
+    other = bm25s.BM25(method=name, k1=0.9, b=0.4, delta=delta)
+    other.index(terms, show_progress=False)
+    idf = dict(zip(encoder.vocabulary, encoder.idf(), strict=True))
+    lacked = delta if variant == "plus" else 1.9 * delta / (0.9 + delta)
+    for query in ["b", "c d", *texts[:8]]:
+        asked = analyzer("en")(query)
+        found = 1.9 * product(encoder.encode_queries([query]), vectors)[0]
+        absent = [sum(idf[term] * lacked for term in asked if term not in own) for own in terms]
+        np.testing.assert_allclose(found + absent, other.get_scores(asked), rtol=1e-5)
+
+
+def test_a_long_document_is_not_below_one_without_the_term() -> None:
+    """What the variants are for: BM25's part of a term goes to 0 as documents grow."""
+    long = "gold " + "sand " * 5000
+    for variant, least in [("lucene", 0.0), ("plus", 1 / 1.9), ("l", 0.5 / 1.4)]:
+        encoder = BM25Encoder(b=1.0, variant=variant)  # type: ignore[arg-type]
+        impact = encoder.fit_documents([long, *["mud"] * 500])[0, 0]
+        assert least < impact < least + 0.01
+
+
+def test_a_variant_is_saved_and_unknown_ones_are_refused(tmp_path: Path) -> None:
+    plain, plus = BM25Encoder().fit(THREE), BM25Encoder(variant="plus").fit(THREE)
+    plain.save_pretrained(tmp_path / "plain")
+    plus.save_pretrained(tmp_path / "plus")
+    opened = BM25Encoder.from_pretrained(tmp_path / "plus")
+    assert opened.variant == "plus"
+    assert opened.fingerprint == plus.fingerprint != plain.fingerprint
+    assert same(opened.encode_documents(THREE), plus.encode_documents(THREE))
+    assert same(opened.encode_queries(THREE), plus.encode_queries(THREE))
+    manifests = [
+        json.loads((tmp_path / n / "manifest.json").read_text()) for n in ("plain", "plus")
+    ]
+    assert [manifest["version"] for manifest in manifests] == [1, 3]
+    assert "variant" not in (tmp_path / "plain" / "manifest.json").read_text()
+    with pytest.raises(ConfigError, match=r"variant: 'pluss'; known: lucene, plus, l; did you"):
+        BM25Encoder(variant="pluss")  # type: ignore[arg-type]
 
 
 @settings(max_examples=60, derandomize=True, deadline=None)

@@ -29,7 +29,9 @@ DOCUMENTS = st.lists(st.fixed_dictionaries(dict.fromkeys(WEIGHTS, CELL)), max_si
 Corpus = list[dict[str, str]]
 
 
-def scores(documents: Corpus, query: str, weights: dict[str, float]) -> list[float]:
+def scores(
+    documents: Corpus, query: str, weights: dict[str, float], *, plus: bool = False
+) -> list[float]:
     """BM25 of each field with nothing but counters, in float64; N is the documents that have it."""
     result = [0.0] * len(documents)
     for name, weight in weights.items():
@@ -39,10 +41,13 @@ def scores(documents: Corpus, query: str, weights: dict[str, float]) -> list[flo
         for term, times in Counter(analyzer("en")(query)).items():
             frequency = sum(term in own for own in terms)
             idf = math.log(1 + (count - frequency + 0.5) / (frequency + 0.5))
+            if plus and frequency:
+                idf = math.log((count + 1) / frequency)
             for place, own in enumerate(terms):
                 if tf := own.count(term):
                     damping = 0.9 * (1 - 0.4 + 0.4 * len(own) / average)
-                    result[place] += weight * times * idf * tf / (tf + damping)
+                    impact = tf / (tf + damping) + (1 / 1.9 if plus else 0.0)
+                    result[place] += weight * times * idf * impact
     return result
 
 
@@ -55,6 +60,15 @@ def same(left: sp.csr_array, right: sp.csr_array) -> bool:
         np.array_equal(getattr(left, name), getattr(right, name))
         for name in ("data", "indices", "indptr")
     )
+
+
+def test_each_field_is_scored_by_the_variant() -> None:
+    weights = {"title": 2.0, "text": 1.0}
+    encoder = BM25Encoder(fields=weights, variant="plus")
+    vectors = encoder.fit_documents(RIVER)
+    for query in ("gold river", "rivers", "deep slow rivers of gold", ""):
+        found = product(encoder.encode_queries([query]), vectors)[0]
+        np.testing.assert_allclose(found, scores(RIVER, query, weights, plus=True), rtol=1e-5)
 
 
 def test_by_hand() -> None:

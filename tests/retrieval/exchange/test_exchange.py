@@ -13,6 +13,7 @@ from sparse_files import read_ciff, read_vectors
 
 from sluice.encoders import BM25Encoder, SpladeEncoder, VocabularyEncoder
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError, ModelError
+from sluice.encoders.lexical.variants import Variant
 from sluice.indexing import InvertedIndex
 from sluice.retrieval import Document, Retriever, Run, evaluate, load_dataset
 from sluice.retrieval.exchange.formats.ciff import CiffFile
@@ -37,9 +38,11 @@ def same_run(found: Run, expected: Run, *, relative: float) -> None:
             assert score == pytest.approx(scores[name], rel=relative)
 
 
+@pytest.mark.parametrize("variant", ["lucene", "plus", "l"])
 @pytest.mark.parametrize("form", format_names("sparse"))
-def test_bm25_comes_back(tmp_path: Path, bm25: Retriever, form: str) -> None:
+def test_bm25_comes_back(tmp_path: Path, form: str, variant: Variant) -> None:
     output = tmp_path / NAMES[form]
+    bm25 = Retriever.build(BM25Encoder(variant=variant), documents())
     scale = None if form == "vectors" else 1e5
     report = export_retriever(bm25, output, form, scale=scale, queries=QUERIES)
     assert (report.documents, report.lost) == (40, 0)

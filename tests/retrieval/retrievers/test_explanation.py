@@ -10,6 +10,8 @@ from small_world import WordEncoder, documents
 from sluice.encoders import BM25Encoder, SpladeEncoder
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.indexing.inverted.approximate import ApproximateIndex
+from sluice.encoders.lexical.variants import Variant
+from sluice.indexing import InvertedIndex
 from sluice.retrieval import Document, Retriever
 from sluice.retrieval.retrievers.explanation import term_texts
 
@@ -35,6 +37,18 @@ def test_bm25_names_its_terms() -> None:
     assert found.terms[0].term == "word0"
     assert {part.term for part in found.terms} <= set(retriever.encoder.vocabulary)
     assert retriever.encoder.terms([0, 1]) == list(retriever.encoder.vocabulary)[:2]
+
+
+@pytest.mark.parametrize("variant", ["plus", "l"])
+def test_variants_are_explained_after_a_change_and_from_the_folder(
+    tmp_path: Path, variant: Variant
+) -> None:
+    retriever = Retriever.build(BM25Encoder(variant=variant), documents(), path=tmp_path / "r")
+    retriever.delete(["d03"])
+    retriever.add([Document("n", "", "golden rivers and no other")])
+    opened = Retriever.open(tmp_path / "r")
+    check(opened, "Golden rivers of gold: word0")
+    assert opened.search("golden rivers", 99) == retriever.search("golden rivers", 99)
 
 
 def test_splade_names_its_tokens(masked_bert: Path) -> None:

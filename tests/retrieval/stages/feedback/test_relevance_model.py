@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from scipy import sparse
 
+from sluice.encoders.lexical.variants import Variant, impacts, relative_counts
 from sluice.retrieval.stages.feedback.relevance_model import (
     heaviest,
     interpolated,
     relevance_model,
     shares,
-    term_odds,
 )
 
 COUNTS = sparse.csr_array(np.random.default_rng(5).integers(0, 5, size=(8, 12)))
@@ -29,25 +29,36 @@ def row(matrix: sparse.csr_array, line: int) -> dict[int, float]:
     return dict(zip(columns.tolist(), values.tolist(), strict=True))
 
 
+@pytest.mark.parametrize("variant", ["lucene", "plus", "l"])
 @pytest.mark.parametrize("k1", [0.01, 0.9, 5.0])
 @pytest.mark.parametrize("b", [0.0, 0.4, 1.0])
-def test_shares_of_odds_are_shares_of_counts(k1: float, b: float) -> None:
+def test_shares_of_relative_counts_are_shares_of_counts(
+    k1: float, b: float, variant: Variant
+) -> None:
     lengths: np.ndarray = np.asarray(COUNTS.sum(axis=1))
-    damping = k1 * (1 - b + b * lengths / lengths.mean())
-    each = np.repeat(damping, np.diff(COUNTS.indptr))
-    data = (COUNTS.data / (COUNTS.data + each)).astype(np.float32)
-    impacts = sparse.csr_array((data, COUNTS.indices, COUNTS.indptr), shape=COUNTS.shape)
-    rounding = 1e-7 * (COUNTS.max() + damping.min()) / damping.min()
-    found, expected = shares(term_odds(impacts)), shares(COUNTS)
-    np.testing.assert_allclose(found.data, expected.data, rtol=4 * rounding)
-    for line in range(COUNTS.shape[0]):  # equal counts are equal odds: ties stay ties
-        odds, counts = row(term_odds(impacts), line), row(COUNTS, line)
-        assert all((odds[s] == odds[t]) == (counts[s] == counts[t]) for s in odds for t in odds)
+    norms = 1 - b + b * lengths / lengths.mean()
+    each = np.repeat(norms, np.diff(COUNTS.indptr))
+    data = impacts(variant, COUNTS.data.astype(np.float64), each, k1).astype(np.float32)
+    counted = sparse.csr_array(
+        (relative_counts(variant, data.astype(np.float64), k1), COUNTS.indices, COUNTS.indptr),
+        shape=COUNTS.shape,
+    )
+    floor = {"lucene": 0.0, "plus": 1.0, "l": 0.5}[variant]
+    least = k1 * norms.min()
+    rounding = 1e-7 * (1 + floor) * (1 + floor + (COUNTS.max() + floor * norms.max()) / least)
+    expected = shares(COUNTS)
+    np.testing.assert_allclose(shares(counted).data, expected.data, rtol=6 * rounding)
+    for line in range(COUNTS.shape[0]):  # equal counts stay equal: ties stay ties
+        found, counts = row(counted, line), row(COUNTS, line)
+        assert all((found[s] == found[t]) == (counts[s] == counts[t]) for s in found for t in found)
 
 
-def test_impacts_of_one_count_alike() -> None:
-    impacts = sparse.csr_array(np.ones((1, 4), np.float32))
-    assert shares(term_odds(impacts)).data.tolist() == [0.25] * 4
+@pytest.mark.parametrize("variant", ["lucene", "plus", "l"])
+def test_impacts_of_k1_0_count_alike(variant: Variant) -> None:
+    alike = impacts(variant, np.array([1.0, 2, 3, 9]), np.ones(4), 0.0).astype(np.float32)
+    counts = relative_counts(variant, alike.astype(np.float64), 0.0)
+    assert counts[0] > 0
+    assert (counts == counts[0]).all()
 
 
 def test_heaviest_and_its_ties() -> None:

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +13,7 @@ from small_world import WordEncoder, documents
 from sluice.encoders import BM25Encoder, SpladeEncoder
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.lexical.variants import Variant
 from sluice.indexing import InvertedIndex
 from sluice.retrieval import Document, Retriever, Run
 from sluice.retrieval.pipelines.expression import parse
@@ -37,11 +38,16 @@ def bm25() -> Retriever:
 
 
 def straight_line_rm3(
-    query: str, first: list[tuple[str, float]], terms: int, original: float, share: float
+    query: str,
+    first: list[tuple[str, float]],
+    terms: int,
+    original: float,
+    share: float,
+    rarity: Callable[[int], float] = lambda df: math.log(1 + (60 - df + 0.5) / (df + 0.5)),
 ) -> dict[str, float]:
     """RM3 as Anserini defines it, over words: each word's weight before idf."""
     frequency = Counter(word for text in TEXTS for word in set(text.split()))
-    idf = {w: math.log(1 + (60 - df + 0.5) / (df + 0.5)) for w, df in frequency.items()}
+    idf = {w: rarity(df) for w, df in frequency.items()}
     kept = {word for word, df in frequency.items() if df / 60 <= share}
 
     def pruned(weights: Mapping[str, float]) -> dict[str, float]:
@@ -89,6 +95,28 @@ def test_bm25_is_the_straight_line_rm3(
         assert len(scores) == np.count_nonzero(expected)
         for row, value in enumerate(expected):
             assert scores.get(f"t{row:02d}", 0.0) == pytest.approx(value, rel=2e-5, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("variant", "rarity"),
+    [("plus", lambda df: math.log(61 / df)), ("l", lambda df: math.log(61 / (df + 0.5)))],
+)
+def test_variants_have_rm3_over_their_counts(
+    variant: Variant, rarity: Callable[[int], float]
+) -> None:
+    retriever = Retriever.build(BM25Encoder(variant=variant), MADE)
+    found = rm3(retriever, max_document_share=1.0).run(QUERIES, None, 60)
+    first, vocabulary = retriever.run(QUERIES, None, 10), retriever.encoder.vocabulary
+    impacts = retriever.index.documents(np.arange(60)).toarray().astype(np.float64)
+    for query, text in QUERIES.items():
+        mixed = straight_line_rm3(text, list(first[query]), 10, 0.5, 1.0, rarity)
+        expected = sum(
+            impacts[:, vocabulary[word]] * weight * len(text.split())
+            for word, weight in mixed.items()
+        )
+        for doc_id, score in found[query]:
+            assert score == pytest.approx(expected[int(doc_id[1:])], rel=5e-5)
+        assert len(found[query]) == np.count_nonzero(expected)
 
 
 def test_identities(bm25: Retriever) -> None:
