@@ -9,7 +9,7 @@ import pytest
 import typer
 from typer.core import TyperGroup
 
-from sluice.retrieval.cli.app import app
+from sluice.retrieval.cli.app import DEFAULTS, app
 
 ROOT = Path(__file__).resolve().parents[1]
 LOGS = {"experiments.md", "cli.md"}  # dated entries; made from the verbs themselves
@@ -34,6 +34,8 @@ def fault(words: Sequence[str], verb: Any) -> str:
         name, *words = [*words, ""]
         if not re.fullmatch("[a-z][a-z-]*", name):
             return ""  # the verb alone, or with its parts as VERB
+        if name not in verb.commands and verb.name in DEFAULTS:
+            name, words = DEFAULTS[verb.name], [name, *words]
         if name not in verb.commands:
             return f"{verb.name or 'sluice'} has no {name}"
         verb = verb.commands[name]

@@ -41,8 +41,11 @@ GROUPS: dict[str, tuple[str, str, dict[str, Command]]] = {
     "teach": (TRAINING, training_data.TEACH, training_data.TEACH_COMMANDS),
     "fit": (TRAINING, stages.FIT, stages.COMMANDS),
     "model": (TRAINING, model.__doc__ or "", model.COMMANDS),
+    "data": (FILES, files.DATA, files.DATA_COMMANDS),
     "config": (EXPERIMENTS, config.__doc__ or "", config.COMMANDS),
 }
+
+DEFAULTS = {"data": "describe"}  # of a verb with sub-verbs, the one of words that begin with none
 
 SHOWN_PACKAGES = ("torch", "transformers", "numpy", "faiss-cpu", "numba")  # by --version
 FIRST_LINE = 45  # characters of a verb's first line, which fits into the list of verbs
@@ -104,6 +107,13 @@ class Verb(TyperCommand):
 
 class Verbs(TyperGroup):
     """Verbs, or the sub-verbs of one, listed under the headings they were registered with."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the words after the group's name; the first may be left out where one is usual."""
+        usual = DEFAULTS.get(ctx.info_name)
+        if usual and args and args[0] not in {*self.commands, *ctx.help_option_names}:
+            args = [usual, *args]
+        return super().parse_args(ctx, args)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return the usage line after the group's name."""

@@ -14,18 +14,26 @@ from sluice.retrieval.cli.terminal.printing import echo
 from sluice.retrieval.cli.terminal.verbs import (
     COLUMNS,
     Allow,
+    Columns,
     Command,
+    Json,
     Links,
     Shown,
     allowed,
+    picked,
     plural,
     refuse_options,
     takes,
 )
 
+DATA = """Describe a dataset; find repetitions.
+
+`sluice data DATASET` is `sluice data describe DATASET`.
+"""
+
 
 @takes(COLUMNS)
-def data(
+def describe(
     name: Annotated[
         str,
         "DATASET",
@@ -44,13 +52,78 @@ def data(
 
     Examples:
       sluice data pydocs
-      sluice data docs.csv
+      sluice data describe docs.csv
     """
-    from sluice.retrieval.datasets.report import describe
+    from sluice.retrieval.datasets.report import describe as described
 
+    report = described(_read_as(name, columns, allow), split)
+    typer.echo(json.dumps(report, indent=2, ensure_ascii=False))
+
+
+def _read_as(name: str, columns: dict[str, Any], allow: list[str] | None) -> Any:
     own = {key: each for key, each in (("columns", columns), ("allow", allow)) if each}
-    dataset = {"corpus": name, **own} if own else name
-    typer.echo(json.dumps(describe(dataset, split), indent=2, ensure_ascii=False))
+    return {"corpus": name, **own} if own else name
+
+
+@takes("sluice.retrieval.training_data.duplicates:deduplicate", COLUMNS)
+def dedupe(
+    source: Annotated[str, "DATASET", "A dataset, or documents: a folder of files, a table."],
+    *,
+    output: Annotated[
+        Path | None, "Also write the documents that stay, as corpus.jsonl; .gz compresses."
+    ] = None,
+    allow: Links = None,
+    as_json: Json = False,
+    **values: Any,
+) -> None:
+    """Find documents that repeat others.
+
+    Two documents are as alike as the share of words that they have in common, by MinHash; the first
+    of those that are alike stays. The judgements of a dataset are not changed.
+
+    Examples:
+      sluice data dedupe docs.csv
+      sluice data dedupe scifact --duplicates 0.9 --output corpus.jsonl
+    """
+    from sluice.retrieval.training_data.duplicates import deduplicate
+
+    documents = _read_as(source, picked(values, Columns), allow)
+    _report(deduplicate(documents, output=output, **picked(values, deduplicate)), as_json)
+    if output is not None and not as_json:
+        echo(f"written: {output}")
+
+
+def contamination(
+    train: Annotated[str, "A file of training examples, or a dataset: its train split."],
+    test: Annotated[str, "The dataset with the tested queries."],
+    *,
+    split: Annotated[str, "The split of the tested queries."] = "test",
+    as_json: Json = False,
+) -> None:
+    """Look for test queries in training texts.
+
+    A test query is in a training text that has 13 of its words in a row (Brown et al., 2020), or
+    all of them if it has 8 to 12; a shorter one must be a training query. A relevant document is
+    counted if a positive of training has the same text. Training reports the same by itself.
+
+    Ends with 1 if a training query holds a tested one.
+
+    Examples:
+      sluice data contamination pairs.jsonl scifact
+      sluice data contamination nfcorpus scifact --json
+    """
+    from sluice.retrieval.datasets.dataset import load_dataset
+    from sluice.retrieval.training_data.contamination import contamination_of, training_examples
+
+    tested = load_dataset(test, split)
+    report = contamination_of(training_examples(train), [tested])
+    _report(report, as_json)
+    if report.in_queries:
+        raise typer.Exit(1)
+
+
+def _report(report: Any, as_json: bool) -> None:
+    typer.echo(json.dumps(report.as_dict(), indent=2)) if as_json else echo(str(report))
 
 
 def cache(
@@ -233,6 +306,7 @@ def export(
         echo(f"{output}.queries.jsonl: the queries' vectors")
 
 
-COMMANDS: dict[str, Command] = {
-    "data": data, "cache": cache, "import": import_, "export": export,
+COMMANDS: dict[str, Command] = {"cache": cache, "import": import_, "export": export}
+DATA_COMMANDS: dict[str, Command] = {
+    "describe": describe, "dedupe": dedupe, "contamination": contamination,
 }  # fmt: skip

@@ -37,7 +37,7 @@ def describe(
     ids of the judged documents. Bad input anywhere is a ``DataError``.
     """
     if not isinstance(dataset, Dataset):
-        corpus_alone = _opened(dataset)
+        corpus_alone = open_corpus(dataset)
         dataset = corpus_alone.with_split(split) if corpus_alone.splits else corpus_alone
     report: dict[str, Any] = {"name": dataset.name, "split": dataset.split}
     if isinstance(dataset.source, LooseFiles):
@@ -59,7 +59,7 @@ def describe(
     return report
 
 
-def _opened(name: str | Path | Mapping[str, Any]) -> Dataset:
+def open_corpus(name: str | Path | Mapping[str, Any]) -> Dataset:
     """Open a dataset by name or, where none is called so, what the name is the path of."""
     try:
         return load_dataset(name, None)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from sluice.encoders.foundation.bounded_input import same_text_key
 
 HASHES: Final = 128  # of a sketch: the likeness it estimates is right to about .04
+MISSED: Final = 0.001  # of pairs just alike enough, how many ``repeated`` may not compare
 NEVER: Final = np.uint32(0xFFFFFFFF)  # the sketch of a text without words
 
 # Each letter of a script without spaces is a word: from there on (as in ``serving``), all others.
@@ -49,6 +50,36 @@ def text_likeness(texts: Sequence[str]) -> NDArray[np.float64]:
     sketches = np.array([sketch(word_hashes(text)) for text in texts]).reshape(-1, HASHES)
     rows = [(sketches == each).mean(axis=1) for each in sketches]
     return np.array(rows, np.float64).reshape(len(texts), len(texts))
+
+
+def repeated(sketches: Sequence[Hashes], least: float) -> list[Repeated]:
+    """Return the texts whose sketch is ``least`` like that of an earlier one that stays.
+
+    Compared are sketches that agree in a whole band; bands are so wide that a pair of likeness
+    ``least`` is missed once in a thousand times at most (Leskovec et al., Mining of Massive
+    Datasets, section 3.4). Time grows with the texts and the pairs that share a band.
+    """
+    rows = np.array(sketches, np.uint32).reshape(-1, HASHES)
+    width = next(w for w in (8, 4, 2, 1) if w == 1 or (1 - least**w) ** (HASHES // w) <= MISSED)
+    shared = np.full((len(rows), HASHES // width), -1, np.int64)  # number of the band's bucket
+    for band in range(HASHES // width):
+        columns = slice(band * width, (band + 1) * width)
+        keys = (rows[:, columns] * _TIMES[columns]).sum(axis=1, dtype=np.uint64)
+        _, bucket, sizes = np.unique(keys, return_inverse=True, return_counts=True)
+        several = sizes[bucket] > 1
+        shared[several, band] = bucket[several] + band * len(rows)
+    kept, dropped = dict[int, list[int]](), list[Repeated]()  # kept: the texts of a bucket
+    for place in np.flatnonzero((shared >= 0).any(axis=1)).tolist():
+        buckets = shared[place][shared[place] >= 0].tolist()
+        others = sorted({other for bucket in buckets for other in kept.get(bucket, ())})
+        alike = (rows[others] == rows[place]).mean(axis=1)
+        if others and alike.max() >= least:
+            nearest = int(alike.argmax())
+            dropped.append(Repeated(place, others[nearest], float(alike[nearest])))
+            continue
+        for bucket in buckets:
+            kept.setdefault(bucket, []).append(place)
+    return dropped
 
 
 def cosines(vectors: Any) -> NDArray[np.float64]:

@@ -111,7 +111,6 @@ def _commands(world: World, folder: Path, output: Path) -> Commands:
         "diagnose compatibility": [[dense, bm25, "--dataset", data]],
         "diagnose robust": [[folder, *few]],
         "diagnose calibration": [[run, qrels]],
-        "diagnose overlap": [[run, "--dataset", data], [data, "--dataset", data]],
         "labels judge": [
             [run, "--dataset", data, "--judge", model, "--output", made / "labels.tsv", "--fit", 2]
         ],
@@ -153,7 +152,9 @@ def _commands(world: World, folder: Path, output: Path) -> Commands:
         "model upgrade": [[dense, model, "--dataset", data, "--output", made / "upgraded"]],
         "model get": [[model]],
         "model import": [[model], [model, "--trust-pickle"]],
-        "data": [[data], [folder]],
+        "data describe": [[data], [folder]],
+        "data dedupe": [[data, "--output", made / "kept.jsonl"], [folder]],
+        "data contamination": [[run, data], [data, data]],
         "cache": [[]],
         "import": [
             [folder / "retrievers" / "dense" / "vectors.npy", made / "in", "--format", "npy"],

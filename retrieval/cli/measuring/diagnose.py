@@ -1,8 +1,7 @@
-"""Check hubness, calibration, typos, overlap.
+"""Check hubness, calibration, typos.
 
 Finds what a mean hides: documents that are retrieved for too many queries, scores that say less
-than they seem to, encoders that cannot share an index, systems that a typo breaks, and test queries
-that were trained on.
+than they seem to, encoders that cannot share an index, and systems that a typo breaks.
 """
 
 from __future__ import annotations
@@ -207,34 +206,6 @@ def _experiment(path: Path, overrides: list[str], allow: list[str] | None) -> Ex
     return open_experiment(path, allow=allowed(allow), overrides=overrides)
 
 
-def overlap(
-    source: Annotated[str, "A file of training examples, or a dataset: its train split."],
-    *,
-    dataset: Annotated[str, "The dataset with the tested queries."],
-    split: Annotated[str, "The split of the tested queries."] = "test",
-    as_json: Json = False,
-) -> None:
-    """Look for test queries in training texts.
-
-    A test query is in a training text that has 13 of its words in a row (Brown et al., 2020), or
-    all of them if it has 8 to 12; a shorter one must be a training query. A relevant document is
-    counted if a positive of training has the same text. Training reports the same by itself.
-
-    Examples:
-      sluice diagnose overlap pairs.jsonl --dataset scifact
-      sluice diagnose overlap nfcorpus --dataset scifact
-    """
-    from sluice.retrieval.datasets.dataset import load_dataset
-    from sluice.retrieval.training_data.contamination import contamination_of, training_examples
-
-    tested = load_dataset(dataset, split)
-    report = contamination_of(training_examples(source), [tested])
-    if as_json:
-        typer.echo(json.dumps(report.as_dict(), indent=2))
-        return
-    echo(str(report))
-
-
 @takes("sluice.retrieval.evaluation.calibration_error:calibration")
 def calibration(
     source: Annotated[Path, "RUN", "A run file."],
@@ -277,5 +248,4 @@ COMMANDS: dict[str, Command] = {
     "calibration": calibration,
     "compatibility": compatibility,
     "robust": robust,
-    "overlap": overlap,
 }

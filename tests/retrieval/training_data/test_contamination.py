@@ -144,14 +144,15 @@ def test_the_command_line_tells_the_same(tmp_path: Path, sluice: Call) -> None:
     rows = [{"query": asked.upper(), "positive": "a text"}, {"query": "x", "positive": "y"}]
     pairs = tmp_path / "pairs.jsonl"
     pairs.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    code, out, err = sluice("diagnose", "overlap", pairs, "--dataset", data)
-    assert code == 0, err
+    code, out, err = sluice("data", "contamination", pairs, data)
+    assert code == 1, err
     assert out.splitlines()[:3] == [
         "      8  tested queries", "      1  of them in training queries",
         "      0  of them in positive documents",
     ]  # fmt: skip
     assert out.splitlines()[5:] == [f"q20: {asked}", f"  in: {asked.upper()}"]
-    code, out, _ = sluice("diagnose", "overlap", data, "--dataset", data, "--json")
+    code, out, _ = sluice("data", "contamination", data, data, "--json")
+    assert code == 0
     report = json.loads(out)
     train, test = (load_dataset(data, split) for split in ("train", "test"))
     relevant, positives = (
