@@ -42,7 +42,7 @@ class Deduplicated(NamedTuple):
     def __str__(self) -> str:
         lines = [
             f"{self.documents:>9,}  documents",
-            f"{len(self.repeated):>9,}  of them repeat an earlier one (alike: {self.least:g} or up)",
+            f"{len(self.repeated):>9,}  of them repeat an earlier one ({self.least:g} alike)",
             f"{self.relevant:>9,}  of these are relevant to a query; judgements are not changed",
             *(f"{one}: {one_of} ({alike:.2f})" for one, one_of, alike in self.repeated[:SHOWN]),
         ]

@@ -385,7 +385,7 @@ POISONS = {
     change_elsewhere: PARTS,
     names_with_dots: (*PARTS, "report"), model_with_code: MODELS, tokenizer_with_code: MODELS,
     modules_with_code: MODELS, adapters: MODELS, kernels: MODELS,
-    encoder_behind_a_server: (*PARTS, "explain", "data"),
+    encoder_behind_a_server: (*PARTS, "explain", "data describe"),
 }  # fmt: skip
 EVERYTHING = (
     classes_in_the_config, measures_of_its_own, servers, classes_in_the_parts, modules_with_code,

@@ -112,7 +112,7 @@ def test_the_command_line(tmp_path: Path, sluice: Call) -> None:
     assert code == 0, err
     assert out.splitlines() == [
         "       15  documents",
-        "        1  of them repeat an earlier one (alike: 0.8 or up)",
+        "        1  of them repeat an earlier one (0.8 alike)",
         "        0  of these are relevant to a query; judgements are not changed",
         "0: x (1.00)",
         f"written: {tmp_path / 'c.jsonl'}",
