@@ -24,9 +24,8 @@ from sluice.retrieval.runs.run import Run, without
 APART: Final = "\n\n"  # between a question and the context
 HITS: Final = 10  # unless another number is asked for
 LOOKED_AT: Final = 50  # documents, of which those are chosen that fill a budget
-PART: Final = 600  # characters of a document that is not indexed by passages
-WEIGHT, DUPLICATES = 0.7, 0.8  # of a filled budget: see ``diverse``
-PRICE: Final = 0.5  # the power of a passage's tokens that its worth is divided by
+PART: Final = 300  # characters of a document that is not indexed by passages
+DUPLICATES: Final = 0.8  # from which likeness on a passage repeats a better one, as in ``diverse``
 
 
 class Dropped(NamedTuple):
@@ -46,6 +45,11 @@ class Filled(list[Hit]):
     def __init__(self, hits: Sequence[Hit], tokens: int, dropped: Sequence[Dropped]) -> None:
         super().__init__(hits)
         self.tokens, self.dropped = tokens, tuple(dropped)
+
+    @property
+    def repetitions(self) -> list[str]:
+        """What was dropped for which better hit, in words."""
+        return [f"{each.doc_id} like {each.of}" for each in self.dropped if each.of]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,26 +123,21 @@ class Asking:
 
 
 def filled(query: str, hits: Sequence[Hit], budget: int, k: int | None = None) -> Filled:
-    """Return the hits, at most ``k``, whose passages say most within a number of tokens.
+    """Return the hits, at most ``k``, whose passages fill a number of tokens.
 
     Of a document without passages it is the part with most words of the query. Passages that repeat
-    a better one are dropped, the others weighed by what they add (``varied``), and taken by that
-    for the square root of their tokens (a power of the cost, as in Lin and Bilmes, 2010) as long as
-    they fit. Where none does, the best is cut between words.
+    a better one are dropped; the others are taken, the best first, as long as they fit. Where none
+    does, the best is cut between words.
     """
     cut = [hit if hit.passage else _with_part(hit, query, PART) for hit in hits]
     scores = np.array([hit.score for hit in cut])
-    found = varied(scores, text_likeness([*map(_text, cut)]), WEIGHT, DUPLICATES)
-    sizes = [tokens_of(_shown(hit)) for hit in cut]
-    worths = np.array(found.worths)
-    worths = worths - worths.min(initial=np.inf) + 1e-3  # the least is worth a little
-    rates = worths / np.maximum(1, [sizes[place] for place in found.places]) ** PRICE
+    found = varied(scores, text_likeness([*map(_text, cut)]), 1.0, DUPLICATES)
     chosen, left = list[int](), budget
-    for number in np.argsort(-rates, kind="stable").tolist():
-        place = found.places[number]
-        if 0 < sizes[place] <= left and (k is None or len(chosen) < k):
+    for place in found.places:
+        size = tokens_of(_shown(cut[place]))
+        if 0 < size <= left and (k is None or len(chosen) < k):
             chosen.append(place)
-            left -= sizes[place]
+            left -= size
     if not chosen and cut and (part := _fitting(cut[found.places[0]], query, budget)):
         chosen, cut[found.places[0]] = [found.places[0]], part
         left -= tokens_of(_shown(part))

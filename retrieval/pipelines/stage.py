@@ -281,8 +281,8 @@ class Stage(FamiliarStage, ABC):
         are ids of documents that are left out; others take their places.
 
         ``k`` is 10 unless given. With ``budget_tokens`` it is as many as fit: of the best 50
-        documents, or ``k``, the passages that add most for their tokens, without repetition. The
-        list, a ``Filled``, has their ``tokens`` and what was ``dropped``.
+        documents, or ``k``, their passages by rank, without repetition. The list, a ``Filled``, has
+        their ``tokens`` and what was ``dropped``.
         """
         from sluice.retrieval.pipelines.asking import Asking
 

@@ -50,7 +50,7 @@ Tokens = Annotated[int, Field(ge=100, le=MOST_TOKENS, description="The most toke
 
 
 class SearchResult(BaseModel):
-    """One document found; ``snippet`` is its best passage, cut to fit."""
+    """One document found; ``snippet`` is its best passage."""
 
     id: str
     title: str
@@ -59,7 +59,7 @@ class SearchResult(BaseModel):
 
 
 class SearchResults(BaseModel):
-    """Documents, best first; ``left_out`` were found and did not fit.
+    """Documents, best first; ``left_out`` of the best 50 did not fit, or repeat one that is here.
 
     ``answer`` is none where no document settles the question, and ``note`` says why.
     """
@@ -107,18 +107,21 @@ def mcp_server(service: Service) -> MCPServer:
     async def search(
         query: Query,
         limit: Count = 10,
-        max_tokens: Tokens = RESULTS_TOKENS,
+        budget_tokens: Tokens = RESULTS_TOKENS,
         context: Reasoning = None,
         seen: Seen = NONE,
     ) -> SearchResults:
         """Search the documents; returns ids, titles and the best passage of each."""
         request = SearchRequest(
             query=query, fuse=not isinstance(query, str), context=context, seen=seen,
-            k=min(limit, service.settings.depth), highlight=True,
+            k=min(limit, service.settings.depth), budget_tokens=budget_tokens,
         )  # fmt: skip
         (answer,) = await _asked(service, service.search(request))
-        results = fitted(answer.hits, max_tokens)
-        return results.model_copy(update={"answer": answer.answer, "note": answer.note})
+        results = fitted(answer.hits, budget_tokens)
+        left_out = (answer.left_out or 0) + len(answer.hits) - len(results)
+        return SearchResults(
+            results=results, left_out=left_out, answer=answer.answer, note=answer.note
+        )
 
     async def fetch(
         id: Annotated[str, Field(description="An id that search returned.")],
@@ -137,26 +140,19 @@ def mcp_server(service: Service) -> MCPServer:
     return server
 
 
-def fitted(hits: list[HitShape], max_tokens: int) -> SearchResults:
-    """Return hits within a number of tokens: whole results, snippets shorter where many."""
-    room = max_tokens * CHARACTERS
-    share = room // max(1, len(hits))
+def fitted(hits: list[HitShape], budget_tokens: int) -> list[SearchResult]:
+    """Return the first hits that fit, what stands around their passages counted; at least one."""
+    room = budget_tokens * CHARACTERS
     results: list[SearchResult] = []
     for hit in hits:
-        passage = hit.passage.text if hit.passage is not None else ""
-        snippet = (
-            passage if 0 < len(passage) <= share else (hit.snippet.text if hit.snippet else "")
-        )
-        title = (hit.title or hit.id)[:MOST_TITLE]
-        result = SearchResult(
-            id=hit.id, title=title, url=url_of(hit.id, hit.metadata or {}), snippet=snippet
-        )
-        size = len(result.model_dump_json())
-        if size > room and results:
+        title, url = (hit.title or hit.id)[:MOST_TITLE], url_of(hit.id, hit.metadata or {})
+        snippet = "" if hit.passage is None else hit.passage.text
+        result = SearchResult(id=hit.id, title=title, url=url, snippet=snippet)
+        room -= len(result.model_dump_json())
+        if room < 0 and results:
             break
-        room -= size
         results.append(result)
-    return SearchResults(results=results, left_out=len(hits) - len(results))
+    return results
 
 
 def part_of(document: Document, offset: int, max_tokens: int) -> Fetched:

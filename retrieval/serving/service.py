@@ -196,9 +196,11 @@ class Service:
             _check_query(query)
         _check_query(request.context or "", "context")
         self._check_depth(request.k)
-        if len(queries) * request.k > HITS_AT_ONCE * self.settings.depth:
+        asking = Asking(request.fuse, request.context, request.seen, request.budget_tokens)
+        depth = min(asking.depth(request.k), self.settings.depth)
+        if len(queries) * depth > HITS_AT_ONCE * self.settings.depth:
             raise too_large(
-                f"query: {len(queries):,} queries of {request.k:,} hits; expected at most "
+                f"query: {len(queries):,} queries of {depth:,} hits; expected at most "
                 f"{HITS_AT_ONCE * self.settings.depth:,} hits in one request; send it in parts",
                 "query",
             )
@@ -207,7 +209,6 @@ class Service:
         ends = None if request.deadline_ms is None else arrived + request.deadline_ms / 1000
         stage, where = await _filtered(stage, request.where)
         costs = [self._cost(stage, query + (request.context or "")) for query in queries]
-        asking = Asking(request.fuse, request.context, request.seen)
         stage, asked = asking.over(stage, request.query)
         if isinstance(asked, str):
             queries, costs = [asked], [self._at_most(sum(costs))]
@@ -216,10 +217,10 @@ class Service:
         apart = object() if stops or asking.is_more else None
         results = await self._run(
             lane,
-            ("search", content.number, name, where, request.k, apart),
+            ("search", content.number, name, where, depth, apart),
             queries,
             costs,
-            lambda texts: search_all(stage, texts, request.k, ends if stops else None),
+            lambda texts: search_all(stage, texts, depth, ends if stops else None),
             ends,
             kind=("search", name),
         )

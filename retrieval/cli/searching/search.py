@@ -180,7 +180,7 @@ def search(
     budget_tokens: Annotated[
         int | None,
         "N",
-        "Fill so many tokens with the passages that add most for theirs, without repetition.",
+        "Fill so many tokens with the best passages, without repetition.",
     ] = None,
     queries: Queries = None,
     vectors: Annotated[
@@ -299,9 +299,8 @@ def _search_once(
     hits: Any = stage.search(queries if asking["fuse"] else queries[0], k, **asking)
     print_hits(hits, " ".join(queries), as_json=as_json)
     if asking["budget_tokens"] is not None:
-        like = [f"{each.doc_id} like {each.of}" for each in hits.dropped if each.of]
-        others = plural(len(hits.dropped) - len(like), "document")
-        said = f"about {hits.tokens:,} tokens; left out: {', '.join([others, *like])}"
+        others = plural(len(hits.dropped) - len(hits.repetitions), "document")
+        said = f"about {hits.tokens:,} tokens; left out: {', '.join([others, *hits.repetitions])}"
         echo(said, err=as_json)  # lines of JSON stay alone
 
 

@@ -188,6 +188,13 @@ class SearchRequest(Shape):
         default_factory=list,
         description="Ids of documents that are left out; others take their places.",
     )
+    budget_tokens: int | None = Field(
+        default=None,
+        ge=1,
+        description="Fill about so many tokens with titles and passages of the best 50 documents, "
+        "by rank and without repetition: as many as fit, unless k is given. Hits have no text, "
+        "unless fields are given.",
+    )
     where: dict[str, Any] | None = Field(
         default=None,
         description='A filter on metadata: {"lang": "en", "year": {"gte": 2020}}; conditions are '
@@ -252,7 +259,8 @@ class SearchAnswer(Shape):
     ``answer`` is none where the pipeline abstains, as no document settles the question.
     ``complete`` is false where the deadline stopped a reranker or shards are missing, and ``note``
     says why or what was left out. ``together`` counts the queries, of other requests too, that
-    ``stages`` are the times of.
+    ``stages`` are the times of. ``tokens`` fill the budget, for want of which, or as repetitions,
+    ``left_out`` documents are no hits.
     """
 
     query: str
@@ -261,6 +269,8 @@ class SearchAnswer(Shape):
     hits: list[HitShape]
     complete: bool = True
     note: str | None = None
+    tokens: int | None = None
+    left_out: int | None = None
     partial: list[str] = Field(
         default_factory=list, description="The shards whose documents were not searched."
     )

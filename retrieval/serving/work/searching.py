@@ -13,6 +13,7 @@ import numpy as np
 
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.documents.text import LONGEST_WORD, WORD, best_part, matches
+from sluice.retrieval.pipelines.asking import filled
 from sluice.retrieval.pipelines.hit import Hit, TokenMatch
 from sluice.retrieval.pipelines.rerank import OUT_OF_TIME
 from sluice.retrieval.pipelines.search import documents_in, one_state, time_limit
@@ -100,8 +101,13 @@ def search_all(
 def answer(
     request: SearchRequest, query: str, pipeline: str, found: Found, state: int
 ) -> SearchAnswer:
-    """Return the hits of a query with the fields that were asked for."""
-    notes = []
+    """Return the hits of a query, or those that fill its budget, with the fields asked for."""
+    notes, hits, fills = list[str](), found.hits, None
+    if request.budget_tokens is not None:
+        most = request.k if "k" in request.model_fields_set else None
+        hits = fills = filled(query, hits, request.budget_tokens, most)
+        if fills.repetitions:
+            notes.append(f"left out: {', '.join(fills.repetitions)}")
     if found.unscored:
         notes.append(
             f"the deadline left {found.unscored:,} candidates unscored by a reranker; they keep "
@@ -115,9 +121,11 @@ def answer(
         query=query,
         pipeline=pipeline,
         answer=None if found.doubt is None else "none",
-        hits=[_hit(rank, hit, request, query) for rank, hit in enumerate(found.hits, 1)],
+        hits=[_hit(rank, hit, request, query) for rank, hit in enumerate(hits, 1)],
         complete=not (found.unscored or found.partial),
         note="; ".join(notes) or None,
+        tokens=None if fills is None else fills.tokens,
+        left_out=None if fills is None else len(fills.dropped),
         partial=list(found.partial),
         stages=found.stages,
         together=found.together,
@@ -128,6 +136,8 @@ def answer(
 def is_quick(request: SearchRequest, found: Sequence[Found]) -> bool:
     """Return whether the answers to a request take some milliseconds at most."""
     hits = [hit for each in found for hit in each.hits]
+    if request.budget_tokens is not None:
+        return False
     text = sum(len(hit.text) for hit in hits) if request.highlight else 0
     return len(hits) <= QUICK_HITS and text <= QUICK_TEXT
 
@@ -149,7 +159,9 @@ def snippet_of(text: str, query: str, length: int = SNIPPET) -> Snippet:
 
 
 def _hit(rank: int, hit: Hit, request: SearchRequest, query: str) -> HitShape:
-    shown = request.fields
+    shown = set(request.fields)
+    if request.budget_tokens is not None and "fields" not in request.model_fields_set:
+        shown.discard("text")
     passage = hit.passage if "passage" in shown else None
     snippet = None
     if request.highlight:

@@ -35,6 +35,34 @@ def test_requests_are_answered_as_in_python(ask: Any, library: Experiment, pipel
     assert found == _ids(stage.search("gold", 4, seen=["d00", "d10"]))
 
 
+@pytest.mark.parametrize("pipeline", ["bm25", "cascade"])
+def test_a_budget_is_filled_as_in_python(ask: Any, library: Experiment, pipeline: str) -> None:
+    stage, body = library.stage(pipeline), {"query": "gold river", "pipeline": pipeline}
+    for budget in (3, 40, 2_000):
+        for k in (None, 2):
+            expected: Any = stage.search("gold river", k, budget_tokens=budget)
+            beside = {"budget_tokens": budget, **({} if k is None else {"k": k})}
+            answer = ask("POST", "/search", {**body, **beside}).json()
+            assert _ids(answer["hits"]) == _ids(expected)
+            assert answer["tokens"] == expected.tokens <= budget
+            assert answer["left_out"] == len(expected.dropped)
+            note = f"left out: {', '.join(expected.repetitions)}" if expected.repetitions else None
+            assert answer["note"] == note
+            for hit, own in zip(answer["hits"], expected, strict=True):
+                assert hit["passage"]["text"] == own.passage.text
+                assert hit["text"] is None
+    asked = {**body, "budget_tokens": 40, "fields": ["text"]}
+    assert all(hit["text"] for hit in ask("POST", "/search", asked).json()["hits"])
+    address = f"/search?q=gold river&pipeline={pipeline}&budget_tokens=40"
+    assert _ids(ask("GET", address).json()["hits"]) == _ids(
+        stage.search("gold river", budget_tokens=40)
+    )
+    several = ask("POST", "/search", {**asked, "query": QUESTIONS, **BESIDE}).json()["results"]
+    alone = stage.search(QUESTIONS, budget_tokens=40, **BESIDE)
+    assert [_ids(each["hits"]) for each in several] == list(map(_ids, alone))
+    assert ask("POST", "/search", body).json()["tokens"] is None
+
+
 @pytest.mark.parametrize(
     ("body", "status", "message"),
     [
@@ -46,6 +74,8 @@ def test_requests_are_answered_as_in_python(ask: Any, library: Experiment, pipel
         ({"query": [], "fuse": True}, 400, "query: an empty list"),
         ({"query": "gold", "seen": "d"}, 400, "seen: 'd'; expected a list"),
         ({"query": "gold", "fuse": 1}, 400, "fuse: 1; expected true or false"),
+        ({"query": "gold", "budget_tokens": 0}, 400, "budget_tokens: 0; expected 1 or more"),
+        ({"query": "gold", "budget_tokens": 1.5}, 400, "budget_tokens: 1.5; expected a whole"),
     ],
 )
 def test_faults_are_named(ask: Any, body: dict[str, Any], status: int, message: str) -> None:

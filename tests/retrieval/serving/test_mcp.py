@@ -54,7 +54,7 @@ def test_results_keep_to_their_tokens(own: Any, long_texts: Path) -> None:
     service = own(long_texts)
     for most in (100, 400, 4_000):
         content = _call(
-            service, "search", {"query": "gold", "limit": 40, "max_tokens": most}
+            service, "search", {"query": "gold", "limit": 40, "budget_tokens": most}
         ).structured_content
         assert sum(len(json.dumps(each)) for each in content["results"]) <= 4 * most
         hits = service.content.stages["bm25"].search("gold", 40)
