@@ -105,6 +105,19 @@ def tools(world: Any) -> Iterator[tuple[str, Tool]]:
             f"{name}, heads",
             lambda text, wanted, rank=rank: world.read(rank[text], wanted, head=world.args.head),
         )
+        if name == "bm25":
+            yield f"{name}, budget", budgeted(world.systems[name])
+
+
+def budgeted(system: Any) -> Tool:
+    """Return what asks for each budget anew: names, and the parts with most of the words."""
+
+    def tool(text: str, wanted: str) -> Shown:
+        for before, budget in zip((0, *BUDGETS), BUDGETS, strict=False):
+            hits = system.search(text, budget_tokens=budget)
+            yield budget - before, any(hit.doc_id == wanted for hit in hits)
+
+    return tool
 
 
 def spent_by(tool: Tool, questions: Mapping[str, str]) -> list[float]:
@@ -155,6 +168,7 @@ class Library:
 
     def __init__(self, args: Any) -> None:
         self.args, self.times = args, dict[str, float]()
+        self.systems = dict[str, Any]()
         self.folder = args.work / "sources"
         shutil.rmtree(self.folder, ignore_errors=True)
         candidates = dict[str, str]()
@@ -348,6 +362,7 @@ class Cosqa:
         from sluice import load_dataset
 
         self.args, self.times = args, dict[str, float]()
+        self.systems = dict[str, Any]()
         dataset = load_dataset("cosqa", split="test")
         self.documents = {each.id: each for each in dataset.corpus}
         self.lower = {id: each.text.lower() for id, each in self.documents.items()}
@@ -409,6 +424,7 @@ def ranked_by(world: Any) -> Iterator[tuple[str, Ranked]]:
 
 def ranking(world: Any, name: str, system: Any) -> Ranked:
     """Search for every question; then time sixty, one at a time, the first ten to warm up."""
+    world.systems[name] = system
     run = (system % DEPTH).run({text: text for text in world.questions.values()})
     taken = list[tuple[float, float]]()
     for text in [*run][:60]:
