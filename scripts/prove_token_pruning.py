@@ -2,6 +2,7 @@
 
 python scripts/prove_token_pruning.py cranfield [--vectors FOLDER]: exact MaxSim over all documents
 by the token vectors of a model without a trained projection; FOLDER keeps them for another run.
+``--queries`` takes the first so many, ``--documents`` those relevant to them and the first others.
 """
 
 from __future__ import annotations
@@ -76,15 +77,23 @@ def main() -> None:
     parser.add_argument("dataset")
     parser.add_argument("--factor", type=float, default=3.0)
     parser.add_argument("--vectors", type=Path, help="a folder that keeps the vectors")
+    parser.add_argument("--queries", type=int)
+    parser.add_argument("--documents", type=int)
+    parser.add_argument("--length", type=int, help="tokens of a document")
     options = parser.parse_args()
     dataset = load_dataset(options.dataset, split="test")
     encoder = TokenEncoder.from_pretrained(
-        MODEL, projection=False, query_marker="", document_marker="", expand_queries=False
-    )
+        MODEL, projection=False, query_marker="", document_marker="", expand_queries=False,
+        **({"document_length": options.length} if options.length else {}),
+    )  # fmt: skip
     documents = list(dataset.corpus)
+    ids = [query for query in dataset.queries if query in dataset.qrels][: options.queries]
+    if options.documents:
+        judged = {doc for query in ids for doc, grade in dataset.qrels[query].items() if grade > 0}
+        documents.sort(key=lambda document: document.id not in judged)
+        documents = documents[: max(options.documents, len(judged))]
     texts = [document.full_text for document in documents]
     whole = encoded(options.vectors, options.dataset, encoder, texts)
-    ids = [query for query in dataset.queries if query in dataset.qrels]
     queries = encoder.encode_queries([dataset.queries[query] for query in ids])
     values, counts, factor = whole.values, np.asarray(whole.lengths), options.factor
     ways = {
@@ -98,7 +107,8 @@ def main() -> None:
     names = [document.id for document in documents]
     for name, (own, sizes) in ways.items():
         run = searched(queries, ids, names, own, sizes)
-        by_query = evaluate(run, dataset.qrels, [MEASURE]).per_query[MEASURE]
+        judgements = {query: dataset.qrels[query] for query in ids}
+        by_query = evaluate(run, judgements, [MEASURE]).per_query[MEASURE]
         rows[name] = np.array([by_query[query] for query in ids])
         p = (
             ""

@@ -259,8 +259,8 @@ class SearchAnswer(Shape):
     ``answer`` is none where the pipeline abstains, as no document settles the question.
     ``complete`` is false where the deadline stopped a reranker or shards are missing, and ``note``
     says why or what was left out. ``together`` counts the queries, of other requests too, that
-    ``stages`` are the times of. ``tokens`` fill the budget, for want of which, or as repetitions,
-    ``left_out`` documents are no hits.
+    ``stages`` are the times of. ``tokens`` fill the budget, and ``left_out`` counts the documents
+    that did not fit or repeat another one.
     """
 
     query: str
