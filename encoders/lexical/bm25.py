@@ -26,6 +26,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from sluice.encoders.encoder import EncoderBase
+from sluice.encoders.foundation.build import checked
 from sluice.encoders.foundation.disk.arrays import open_array
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.disk.generations import new_generation, open_generation
@@ -42,14 +43,7 @@ from sluice.encoders.lexical.term_counts import (
     counted,
 )
 from sluice.encoders.lexical.term_matrix import Vocabulary, matrix_of
-from sluice.encoders.lexical.variants import (
-    Variant,
-    Weights,
-    check_variant,
-    idf,
-    impacts,
-    relative_counts,
-)
+from sluice.encoders.lexical.variants import Variant, Weights, idf, impacts
 
 log = logging.getLogger("sluice")
 
@@ -75,6 +69,7 @@ class BM25Encoder(EncoderBase):
     order of first appearance; ``add_documents`` appends columns and never moves one.
     """
 
+    @checked("bm25.")
     def __init__(
         self,
         k1: Annotated[float, "How much repetitions of a term count: 0 not at all."] = 0.9,
@@ -92,7 +87,7 @@ class BM25Encoder(EncoderBase):
     ) -> None:
         self.k1 = finite_number(k1, "bm25.k1", 0)
         self.b = finite_number(b, "bm25.b", 0, 1)
-        self.variant = check_variant(variant)
+        self.variant = variant
         self._analyzer = analyzer(language)
         self.language = self._analyzer.language
         self._fields = Fields(fields)
@@ -359,14 +354,6 @@ class BM25Encoder(EncoderBase):
         else:
             norms = np.repeat(norms, counts.sizes)
         return impacts(self.variant, counts.counts.astype(np.float64), norms, self.k1)
-
-    def relative_counts(self, documents: sp.csr_array) -> sp.csr_array:
-        """Return documents' impacts ``[n, width]`` as counts, times a number a document and field.
-
-        Shares of a row's sum are shares of its terms' counts, but for the impacts' rounding.
-        """
-        found = relative_counts(self.variant, documents.data.astype(np.float64), self.k1)
-        return sp.csr_array((found, documents.indices, documents.indptr), shape=documents.shape)
 
     def _settings(self) -> dict[str, Any]:
         fields = {"fields": self._fields.weights} if self._fields.named else {}

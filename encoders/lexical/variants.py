@@ -13,28 +13,15 @@ Term Frequency Normalization, CIKM; When Documents Are Very Long, BM25 Fails!, S
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias
 
 import numpy as np
-
-from sluice.encoders.foundation.errors import ConfigError, suggest
 
 Variant: TypeAlias = Literal["lucene", "plus", "l"]
 Weights: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.float64]]"
 
 PLUS, SHIFT = 1.0, 0.5  # delta of BM25+ and of BM25L
 LEAST = 2.0**-24  # what float32 can tell an impact from 1 by: a BM25 of k1 = 0 has impacts of 1
-
-
-def check_variant(variant: str) -> Variant:
-    """Return the variant of this name; raise ``ConfigError`` for any other."""
-    for known in get_args(Variant):
-        if variant == known:
-            return known  # type: ignore[no-any-return]
-    names = get_args(Variant)
-    raise ConfigError(
-        f"bm25.variant: {variant!r}; known: {', '.join(names)}{suggest(str(variant), names)}"
-    )
 
 
 def impacts(variant: Variant, counts: Weights, norms: Weights, k1: float) -> Weights:

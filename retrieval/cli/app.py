@@ -46,7 +46,6 @@ GROUPS: dict[str, tuple[str, str, dict[str, Command]]] = {
 }
 
 DEFAULTS = {"data": "describe"}  # of a verb with sub-verbs, the one of words that begin with none
-
 SHOWN_PACKAGES = ("torch", "transformers", "numpy", "faiss-cpu", "numba")  # by --version
 FIRST_LINE = 45  # characters of a verb's first line, which fits into the list of verbs
 NAMES_WIDTH = 26  # columns for an option's name; a longer one has its help on the next line
@@ -110,9 +109,8 @@ class Verbs(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the words after the group's name; the first may be left out where one is usual."""
-        usual = DEFAULTS.get(ctx.info_name)
-        if usual and args and args[0] not in {*self.commands, *ctx.help_option_names}:
-            args = [usual, *args]
+        if args and args[0] not in {*self.commands, *ctx.help_option_names}:
+            args = [*filter(None, [DEFAULTS.get(ctx.info_name)]), *args]
         return super().parse_args(ctx, args)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:

@@ -26,10 +26,7 @@ from sluice.retrieval.cli.terminal.verbs import (
     takes,
 )
 
-DATA = """Describe a dataset; find repetitions.
-
-`sluice data DATASET` is `sluice data describe DATASET`.
-"""
+DATA = "Describe a dataset; find repetitions.\n\n`sluice data DATASET` is `... describe DATASET`."
 
 
 @takes(COLUMNS)
@@ -115,8 +112,7 @@ def contamination(
     from sluice.retrieval.datasets.dataset import load_dataset
     from sluice.retrieval.training_data.contamination import contamination_of, training_examples
 
-    tested = load_dataset(test, split)
-    report = contamination_of(training_examples(train), [tested])
+    report = contamination_of(training_examples(train), [load_dataset(test, split)])
     _report(report, as_json)
     if report.in_queries:
         raise typer.Exit(1)

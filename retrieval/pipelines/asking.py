@@ -29,7 +29,7 @@ DUPLICATES: Final = 0.8  # from which likeness on a passage repeats a better one
 
 
 class Dropped(NamedTuple):
-    """A document that a budget leaves out: no room, or so like another one, ``of``, that is in."""
+    """A document that is left out: no room, or so like another one, ``of``, that is in."""
 
     doc_id: str
     of: str | None = None

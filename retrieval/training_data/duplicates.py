@@ -14,18 +14,11 @@ from sluice.encoders.foundation.errors import DataError
 from sluice.encoders.foundation.progress import progress
 from sluice.retrieval.datasets.dataset import Dataset
 from sluice.retrieval.datasets.report import open_corpus
-from sluice.retrieval.documents.likeness import Repeated, repeated, sketch, word_hashes
+from sluice.retrieval.documents.likeness import repeated, sketch, word_hashes
+from sluice.retrieval.pipelines.asking import Dropped
 from sluice.retrieval.training_data.written.written_corpus import corpus_line
 
 SHOWN: Final = 10  # repetitions of a report
-
-
-class Repetition(NamedTuple):
-    """A document's id, that of the earlier one it repeats, and how alike they are."""
-
-    doc_id: str
-    of: str
-    likeness: float
 
 
 class Deduplicated(NamedTuple):
@@ -37,14 +30,14 @@ class Deduplicated(NamedTuple):
     documents: int
     least: float
     relevant: int
-    repeated: list[Repetition]
+    repeated: list[Dropped]
 
     def __str__(self) -> str:
         lines = [
             f"{self.documents:>9,}  documents",
             f"{len(self.repeated):>9,}  of them repeat an earlier one ({self.least:g} alike)",
             f"{self.relevant:>9,}  of these are relevant to a query; judgements are not changed",
-            *(f"{one}: {one_of} ({alike:.2f})" for one, one_of, alike in self.repeated[:SHOWN]),
+            *(f"{doc}: {of} ({alike:.2f})" for doc, of, alike in self.repeated[:SHOWN]),
         ]
         more = len(self.repeated) - SHOWN
         return "\n".join([*lines, f"and {more:,} more"] if more > 0 else lines)
@@ -68,9 +61,8 @@ def deduplicate(
 ) -> Deduplicated:
     """Find near-duplicates; with ``output`` also write the others as lines of ``corpus.jsonl``.
 
-    The first of documents that are alike stays. Likeness is that of ``diverse``, title and text
-    together; documents without a word are alike. Memory: 600 bytes a document. ``DataError`` for
-    an empty corpus.
+    The first of documents that are alike stays. Likeness is that of ``diverse``, of title and text;
+    documents without a word are alike. Memory: 600 bytes a document. ``DataError`` for no document.
     """
     opened = dataset if isinstance(dataset, Dataset) else open_corpus(dataset)
     if output is not None:
@@ -83,7 +75,7 @@ def deduplicate(
             advance()
     if not ids:
         raise DataError(f"{opened.name}: no documents; expected at least one")
-    found: list[Repeated] = repeated(sketches, duplicates)
+    found = repeated(sketches, duplicates)
     if output is not None:
         dropped = {each.place for each in found}
         with packed_file(output) as stream:
@@ -97,7 +89,7 @@ def deduplicate(
         for name, grade in grades.items()
         if grade > 0
     }
-    alike = [Repetition(ids[place], ids[of], likeness) for place, of, likeness in found]
+    alike = [Dropped(ids[place], ids[of], likeness) for place, of, likeness in found]
     return Deduplicated(
         len(ids), duplicates, len(judged.intersection(each.doc_id for each in alike)), alike
     )

@@ -186,8 +186,8 @@ class TermFeedback(Feedback):
     ``documents=0`` and ``original_weight=1`` are the retriever itself.
 
     For BM25 a document's shares are those of its term counts, got back exactly from the impacts the
-    index stores (``BM25Encoder.relative_counts``; with fields, counts over the length factor of
-    their field), terms in more than ``max_document_share`` (0.1)
+    index stores (``encoders.lexical.variants.relative_counts``; with fields, counts over the length
+    factor of their field), terms in more than ``max_document_share`` (0.1)
     of the documents are left out, and idf multiplies the mixture: Anserini's RM3, except that its
     filter on English spelling is left out, that words no document has do not count as the query's,
     and that of equal counts the rarer term goes first. SPLADE's and other learned weights are taken
@@ -288,6 +288,7 @@ class TermFeedback(Feedback):
     def _seen(self, state: RetrieverState, documents: Any, queries: Any) -> _Seen:
         """Return documents and queries in one width, as what their terms count."""
         from sluice.encoders import BM25Encoder
+        from sluice.encoders.lexical.variants import relative_counts
 
         width = max(documents.shape[1], queries.shape[1])
         documents.resize((documents.shape[0], width))
@@ -302,7 +303,8 @@ class TermFeedback(Feedback):
         scale[: encoder.dim] = encoder.idf()
         common = np.zeros(width, np.bool_)
         common[: encoder.dim] = encoder.document_frequencies > share * encoder.documents
-        counts = encoder.relative_counts(documents)
+        counts = documents.astype(np.float64)
+        counts.data = relative_counts(encoder.variant, counts.data, encoder.k1)
         counts.data[common[counts.indices]] = 0.0
         asked = queries.astype(np.float64)
         asked.data /= scale[asked.indices]
