@@ -352,6 +352,11 @@ class EncoderBase(FamiliarEncoder):
         return None
 
     @hook
+    def with_prompts(self) -> Callable[[Mapping[str, str]], Any] | None:
+        """Returns this encoder with other prompts, by side, over the same weights."""
+        return None
+
+    @hook
     def head_parameters(self) -> tuple[str, ...]:
         """How the names of parameters begin that ``head_learning_rate`` is for."""
         return ()
@@ -447,6 +452,22 @@ def encoder_of(encoder: Any, source: str) -> Any:
     """Return the encoder of a dataset's texts: the same, or the part that is for that dataset."""
     of_source = hooks_of(encoder).of_source
     return encoder if of_source is None else of_source(source)
+
+
+def prompted(encoder: Any, prompts: Mapping[str, str]) -> Any:
+    """Return an encoder with other prompts, by side; without any, the encoder itself.
+
+    Raises ``ConfigError`` for an encoder that cannot have others.
+    """
+    if not prompts:
+        return encoder
+    with_prompts = hooks_of(encoder).with_prompts
+    if with_prompts is None:
+        raise ConfigError(
+            f"prompts: {type(encoder).__name__} has none that a dataset could change; dense and "
+            "splade encoders have"
+        )
+    return with_prompts(prompts)
 
 
 def encodes(thing: Any) -> bool:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from sluice.encoders.foundation.lazy import lazy
 
 if TYPE_CHECKING:
+    from sluice.training.batches.stream import ExampleStream as ExampleStream
     from sluice.training.fit_encoder import FitReport as FitReport, fit as fit
     from sluice.training.loop.trainer import RetrievalTrainer as RetrievalTrainer
     from sluice.training.losses import LOSSES as LOSSES

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from sluice.training.loop.objective import LiveCandidates
     from sluice.training.loop.refresh import Beside, NegativesAge, Refresh
     from sluice.training.loop.trainer import Evaluate
-    from sluice.training.losses.base import LossBase
     from sluice.training.protocol import Loss, Trained
     from sluice.training.sparsity.regulariser import Regulariser
 
@@ -56,8 +54,8 @@ class FitReport:
 
 def fit(
     encoder: Trained,
-    examples: Iterable[Example],
-    loss: Loss,
+    examples: Iterable[Example] | Mapping[str, Iterable[Example]],
+    loss: Loss | Mapping[str, Loss],
     *,
     output: str | Path,
     trainer: Mapping[str, Any] | None = None,
@@ -77,6 +75,8 @@ def fit(
     seed: int = 13,
     head_learning_rate: float | None = None,
     sampling_temperature: float | None = None,
+    weights: Mapping[str, float] | None = None,
+    prompts: Mapping[str, Mapping[str, str]] | None = None,
     scoring: TokenScoring | None = None,
 ) -> FitReport:
     """Train the encoder in place; it ends with the best weights on dev, or the last without dev.
@@ -104,7 +104,10 @@ def fit(
     of their pairs, or from vectors. ``gradient_cache`` is how many texts are encoded at a time,
     whatever the batch size; the loss still sees the full batch.
     Examples of several sources (``Example.source``) are drawn by ``sampling_temperature``, 2 by
-    default: every batch is of one source (``sluice.training.batches.sampler``). ``scoring``
+    default: every batch is of one source (``sluice.training.batches.sampler``). A mapping of
+    sources to examples says which are of which; then ``loss`` may be a mapping too, ``weights`` say
+    how many of the batches are of each, in proportion (left out, 1), and ``prompts`` what its texts
+    begin with, by side. ``ExampleStream`` keeps examples on disk. ``scoring``
     says how token vectors make scores, MaxSim by default; it is for encoders of these alone.
 
     Under ``torchrun`` every process calls this with the same arguments; the batch size in
@@ -120,6 +123,8 @@ def fit(
         start as start_processes,
         world,
     )
+    from sluice.training.batches.stream import Mixture, collected
+    from sluice.training.example_checks import check_examples, check_sources, check_streamed
     from sluice.training.journal import VALUES
     from sluice.training.loop.arguments import own_optimizer, result_settings, training_arguments
     from sluice.training.loop.callbacks import reported_kill
@@ -128,20 +133,24 @@ def fit(
     from sluice.training.loop.refresh import RECORD, Beside
     from sluice.training.loop.trainer import RetrievalTrainer
     from sluice.training.losses.base import as_loss, describe
+    from sluice.training.losses.composed.by_source import BySource
 
-    chosen = list(examples)
-    if not chosen:
+    chosen = collected(examples)
+    known = chosen.first() if isinstance(chosen, Mixture) else chosen
+    if not known:
         raise DataError("no training examples: the queries have no positives with a text")
+    loss = BySource(loss) if isinstance(loss, Mapping) else loss
     _check_cache(gradient_cache)
     _check_dev(evaluate, patience, shares, margin, sparse=sparsity is not None)
-    _check_sampling(sampling_temperature, chosen)
-    for source in dict.fromkeys(example.source for example in chosen):
+    given = {"negatives.refresh": refresh, "negatives": live, "teacher": teacher}
+    check_streamed(chosen, as_loss(loss), given)
+    sources = list(dict.fromkeys(example.source for example in known))
+    check_sources(sources, encoder, weights, prompts, sampling_temperature)
+    for source in sources:
         encoder_of(encoder, source)  # an encoder with an expert for each dataset knows them all
     start_processes()
     _check_encoder(encoder)
-    _check_teacher(as_loss(loss), chosen)
-    _check_answered(as_loss(loss), chosen)
-    _check_negative_queries(as_loss(loss), chosen)
+    check_examples(as_loss(loss), known)
     settings = dict(trainer or {})
     folder = Path(output).resolve()
     arguments = training_arguments(
@@ -174,6 +183,8 @@ def fit(
         "encoder": {name: list(p.shape) for name, p in encoder.module.named_parameters()},
         **_if_given(
             sampling_temperature=sampling_temperature,
+            weights=weights,
+            prompts=prompts,
             scoring=None if scoring is None else scoring.facts,
             beside=refresh.facts if isinstance(refresh, Beside) else None,
         ),
@@ -199,7 +210,7 @@ def fit(
         chosen,
         loss,
         arguments,
-        regulariser=_regulariser(encoder, sparsity, chosen),
+        regulariser=_regulariser(encoder, sparsity, known),
         evaluate=evaluate,
         patience=patience,
         gradient_cache=gradient_cache,
@@ -209,6 +220,8 @@ def fit(
         teacher=teacher,
         head_learning_rate=head_learning_rate,
         sampling_temperature=sampling_temperature,
+        weights=weights,
+        prompts=prompts,
         scoring=scoring,
         optimizer=own_optimizer(settings, arguments),
     )
@@ -292,18 +305,6 @@ def _if_given(**settings: Any) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if value is not None}
 
 
-def _check_sampling(temperature: float | None, examples: Sequence[Example]) -> None:
-    if temperature is None:
-        return
-    if not 0 < temperature < math.inf:
-        raise ConfigError(f"sampling_temperature: {temperature}, expected a number above 0")
-    if len({example.source for example in examples}) == 1:
-        raise ConfigError(
-            "sampling_temperature: weighs several datasets, and the examples are of one; leave it "
-            "out"
-        )
-
-
 def _regulariser(
     encoder: Trained,
     sparsity: Mapping[str, Any] | None,
@@ -325,66 +326,3 @@ def _regulariser(
     if isinstance(encoder, WithoutTerms):  # without terms: refused where parts meet
         return Regulariser(penalties, None)
     return Regulariser(penalties, partial(document_idf, encoder, examples))
-
-
-def _check_teacher(loss: LossBase, examples: Sequence[Example]) -> None:
-    if not loss.needs_teacher:
-        return
-    unscored = [e.query.id for e in examples if not any(map(math.isfinite, e.scores))]
-    if len(unscored) == len(examples):
-        raise DataError(
-            "loss: learns from a teacher's scores, but no training example has any; make them "
-            "with `sluice teach distil` and set teacher: to that file"
-        )
-    if unscored:
-        log.warning(
-            "teacher: %s of %s training examples have no score (such as query %s) and are "
-            "ignored", f"{len(unscored):,}", f"{len(examples):,}", unscored[0],
-        )  # fmt: skip
-
-
-def _check_answered(loss: LossBase, examples: Sequence[Example]) -> None:
-    if "answered" not in loss.wants:
-        return
-    negatives = sum(label <= 0 for example in examples for label in example.labels)
-    answering = sum(
-        bool(text) and label <= 0
-        for example in examples if example.answered
-        for text, label in zip(example.answered, example.labels, strict=True)
-    )  # fmt: skip
-    if answering:
-        log.info(
-            "loss: %s of %s negatives answer another query", f"{answering:,}", f"{negatives:,}"
-        )
-        return
-    log.warning(
-        "loss: clp draws negatives to queries that they answer, and none of %s negatives is known "
-        "to answer one, so its penalty changes nothing; name a file of queries for documents "
-        "(answered: FILE, as `sluice teach generate` writes it), or train without clp",
-        f"{negatives:,}",
-    )
-
-
-def _check_negative_queries(loss: LossBase, examples: Sequence[Example]) -> None:
-    from sluice.training.losses.base import type_name
-
-    asked = sum(bool(example.negative_queries) for example in examples)
-    if ("negative_queries" in loss.wants) == bool(asked):
-        if asked:
-            log.info(
-                "loss: %s of %s examples have queries that their positives do not answer",
-                f"{asked:,}", f"{len(examples):,}",
-            )  # fmt: skip
-        return
-    if asked:
-        raise ConfigError(
-            f"loss: {type_name(loss)} reads no negative_queries, which {asked:,} of "
-            f"{len(examples):,} training examples have; train with misfits around it (loss: "
-            f"{{type: misfits, loss: {{type: {type_name(loss)}}}}}), or leave them out (examples: "
-            "{negative_queries: 0, ...})"
-        )
-    raise DataError(
-        f"loss: misfits learns from queries that a positive does not answer, and none of "
-        f"{len(examples):,} training examples has any; give rows negative_queries (neg_queries are "
-        "those that negatives answer), as `sluice teach describe` writes them"
-    )

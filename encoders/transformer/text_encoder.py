@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias, Unpack
 
 import numpy as np
 import torch
@@ -163,6 +164,21 @@ class TextEncoder(TransformerModel, EncoderBase):
                 f"{self.lengths[side]}, which leaves no room for the text"
             )
         return len(ids) - (bool(ids) and ids[-1] in self.tokenizer.all_special_ids)
+
+    def with_prompts(self, prompts: Mapping[str, str]) -> Self:
+        """Return an encoder with these prompts in the place of its own, over the same weights.
+
+        Raises ``ConfigError`` where prompts are not pooled: what embeds texts knows one alone.
+        """
+        if not getattr(self, "pool_prompt", True):
+            raise ConfigError(
+                "prompts: this encoder leaves its prompt out of the pooled tokens, so that all its "
+                "texts have the same; leave the prompts of datasets out"
+            )
+        other = copy.copy(self)
+        other.prompts, other._prompts_met = {**self.prompts, **prompts}, set()
+        other.prompt_tokens = {side: other._prompt_tokens(side) for side in other.prompts}
+        return other
 
     def take_side(self, side: Side) -> None:
         """Read texts of both sides as those of one, for a tower of that side alone."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 import itertools
 import math
 import multiprocessing
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -22,6 +22,7 @@ from transformers import TrainingArguments
 from sluice.encoders.encoder import encoder_of
 from sluice.encoders.foundation.errors import DataError
 from sluice.training.batches.processes import rank, shares, world
+from sluice.training.batches.stream import Mixture
 from sluice.training.batches.vector_batch import (
     Negatives,
     Targets,
@@ -79,7 +80,7 @@ def laid_out(targets: Targets, examples: Sequence[Example]) -> Batch:
         "document": tuple(d.id for e in examples for d in e.documents),
         "relevant": tuple(e.relevant for e in examples),
     }
-    return {**targets._asdict(), "ids": ids}
+    return {**targets._asdict(), "ids": ids, "source": examples[0].source}  # a batch is of one
 
 
 class _Share:
@@ -115,6 +116,7 @@ class BiEncoderCollator:
     teacher: BatchTeacher | None = None
     teacher_matrix: bool = False
     teacher_vectors: bool = False
+    views: Mapping[str, BiEncoder] = field(default_factory=dict)  # of sources with own prompts
 
     def __call__(self, examples: Sequence[Example]) -> Batch:
         """Return the features of all parts and what the cells of the batch mean."""
@@ -179,8 +181,20 @@ class BiEncoderCollator:
         return made
 
     def _tokens(self, texts: Sequence[str], side: Side, source: str) -> dict[str, torch.Tensor]:
-        tokenized: dict[str, torch.Tensor] = encoder_of(self.encoder, source).tokenize(texts, side)
+        view = self.views.get(source) or encoder_of(self.encoder, source)
+        tokenized: dict[str, torch.Tensor] = view.tokenize(texts, side)
         return tokenized
+
+
+@dataclass(frozen=True, slots=True)
+class BySourceCollator:
+    """Lays out each batch as the loss of its source needs it."""
+
+    collators: Mapping[str, Callable[[Sequence[Example]], Batch]]
+
+    def __call__(self, examples: Sequence[Example]) -> Batch:
+        """Return what the source's own collator makes of the batch."""
+        return self.collators[examples[0].source](examples)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,16 +246,20 @@ class QueryCollator:
 
 
 class ExampleList(Dataset[Example]):
-    """Examples by position; they can be exchanged between epochs."""
+    """Examples by position; they can be exchanged between epochs.
 
-    def __init__(self, examples: Sequence[Example]) -> None:
-        self.examples = list(examples)
+    Those of a mixture with streamed ones are drawn as they are.
+    """
+
+    def __init__(self, examples: Sequence[Example] | Mixture) -> None:
+        self.examples: Any = examples if isinstance(examples, Mixture) else list(examples)
 
     def __len__(self) -> int:
         return len(self.examples)
 
-    def __getitem__(self, place: int) -> Example:
-        return self.examples[place]
+    def __getitem__(self, place: int | Example) -> Example:
+        example: Example = place if isinstance(place, Example) else self.examples[place]
+        return example
 
     def replace(self, examples: Sequence[Example]) -> None:
         """Exchange examples while an epoch runs: the same queries, in the same order."""
@@ -259,7 +277,7 @@ PRELOADED = (BiEncoderCollator.__module__, ExampleList.__module__)
 
 def batch_loader(
     examples: Dataset[Example],
-    sampler: Iterable[list[int]],
+    sampler: Iterable[list[Any]],
     collator: Any,
     settings: TrainingArguments,
 ) -> DataLoader[Example]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from itertools import islice
-from typing import Final
+from typing import Any, Final
 
 from sluice.encoders.foundation.errors import DataError
 from sluice.training.protocol import Example
@@ -125,8 +125,8 @@ class BatchSampler:
                 return frozenset()
             return frozenset(codes.setdefault(key, len(codes)) for key in keys)
 
-        self._queries = [coded(_query_keys(example)) for example in examples]
-        self._positives = [coded(_positive_keys(example)) for example in examples]
+        self._queries = [coded(query_keys(example)) for example in examples]
+        self._positives = [coded(positive_keys(example)) for example in examples]
         self._learnable = [
             not self.distinct or any(label <= 0 for label in example.labels) for example in examples
         ]
@@ -178,12 +178,14 @@ class BatchSampler:
 
 
 # Ids of queries and documents are apart, their texts are not.
-def _query_keys(example: Example) -> Iterator[tuple[str, str]]:
+def query_keys(example: Example) -> Iterator[tuple[str, str]]:
+    """Yield what two examples of one query have in common."""
     yield "query", example.query.id
     yield "text", example.query.text
 
 
-def _positive_keys(example: Example) -> Iterator[tuple[str, str]]:
+def positive_keys(example: Example) -> Iterator[tuple[str, str]]:
+    """Yield what two examples of one positive have in common."""
     for document, label in zip(example.documents, example.labels, strict=True):
         if label > 0:
             yield "document", document.id
@@ -199,31 +201,30 @@ class MixedSampler:
     Every source has a ``BatchSampler`` of its own, which ``make`` makes of its examples. An epoch
     has as many batches as these together, and source i with n_i examples gets the share
     n_i^(1/T) / sum_j n_j^(1/T) of them, to the nearest whole number and one at least: in
-    proportion to size with T = 1, all alike as T grows. Within a source no example returns before
+    proportion to size with T = 1, all alike as T grows. ``weights`` of the sources take the place
+    of the powers; a source without one has weight 1. Within a source no example returns before
     all others of it had their turn, whatever the epoch: a large source continues in the next epoch
     where it stopped, a small one begins again. The order is a function of seed and epoch.
     """
 
     def __init__(
         self,
-        examples: Sequence[Example],
-        make: Callable[[Sequence[Example]], BatchSampler],
+        examples: Sequence[Example] | Mapping[str, Collection[Example]],
+        make: Callable[[Any], Any],
         *,
         seed: int,
         temperature: float = TEMPERATURE,
+        weights: Mapping[str, float] | None = None,
     ) -> None:
         self.seed = seed
         self.epoch = 0
-        self._places = _by_source(examples)
-        self._samplers = {
-            source: make([examples[place] for place in places])
-            for source, places in self._places.items()
-        }
-        shares = quotas(
-            [len(places) for places in self._places.values()],
-            sum(map(len, self._samplers.values())),
-            temperature,
-        )
+        parts = _parts_of(examples)
+        self._places = {source: places for source, (places, _) in parts.items()}
+        self._samplers = {source: make(part) for source, (_, part) in parts.items()}
+        sizes: list[float] = [len(part) for _, part in parts.values()]
+        if weights is not None:
+            sizes, temperature = [weights.get(source, 1.0) for source in parts], 1.0
+        shares = quotas(sizes, sum(map(len, self._samplers.values())), temperature)
         self.quota = dict(zip(self._places, shares, strict=True))
 
     def __len__(self) -> int:
@@ -238,7 +239,7 @@ class MixedSampler:
 
         Raises ``DataError`` where the sources differ, or one has fewer examples than batches.
         """
-        places = _by_source(examples)
+        places = {source: own for source, (own, _) in _parts_of(examples).items()}
         if places.keys() != self._places.keys():
             raise DataError(
                 f"refreshed examples are of {', '.join(places)}; expected the same sources as "
@@ -246,27 +247,27 @@ class MixedSampler:
             )
         self._places = {source: places[source] for source in self._places}
         for source, own in self._places.items():
-            self._samplers[source].replace([examples[place] for place in own])
+            self._samplers[source].replace([examples[place] for place in own or ()])
 
-    def __iter__(self) -> Iterator[list[int]]:
+    def __iter__(self) -> Iterator[list[Any]]:
         order = [source for source, count in self.quota.items() for _ in range(count)]
         random.Random(f"{self.seed}:{self.epoch}:sources").shuffle(order)
         streams = {source: self._stream(source, self.epoch) for source in self._places}
         for source in order:
             yield next(streams[source])
 
-    def _stream(self, source: str, epoch: int) -> Iterator[list[int]]:
+    def _stream(self, source: str, epoch: int) -> Iterator[list[Any]]:
         """Yield a source's batches from the one on with which ``epoch`` begins, without an end."""
         sampler, places = self._samplers[source], self._places[source]
         turn, begun = divmod(epoch * self.quota[source], len(sampler))
         while True:
             sampler.set_epoch(turn)
             for batch in islice(sampler, begun, None):
-                yield [places[place] for place in batch]
+                yield batch if places is None else [places[place] for place in batch]
             turn, begun = turn + 1, 0
 
 
-def quotas(sizes: Sequence[int], batches: int, temperature: float) -> list[int]:
+def quotas(sizes: Sequence[float], batches: int, temperature: float) -> list[int]:
     """Return how many of ``batches`` each source gets: one at least, the rest by temperature.
 
     The shares are rounded by the largest remainders, of equal ones the first. Where one batch for
@@ -283,8 +284,18 @@ def quotas(sizes: Sequence[int], batches: int, temperature: float) -> list[int]:
     return counts
 
 
-def _by_source(examples: Sequence[Example]) -> dict[str, list[int]]:
+def _parts_of(examples: Any) -> dict[str, tuple[Sequence[Any] | None, Any]]:
+    """Return by source what the places of its sampler stand for, and what that draws from.
+
+    Of a list they are places in it; of a mapping of sources, where some are streamed, examples;
+    None: the sampler yields examples itself.
+    """
+    if isinstance(examples, Mapping):
+        return {
+            source: (part if isinstance(part, Sequence) else None, part)
+            for source, part in examples.items()
+        }
     places: dict[str, list[int]] = {}
     for place, example in enumerate(examples):
         places.setdefault(example.source, []).append(place)
-    return places
+    return {source: (own, [examples[each] for each in own]) for source, own in places.items()}

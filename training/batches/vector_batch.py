@@ -55,7 +55,8 @@ class VectorBatch:
     ``features`` are the token ids and masks of both sides. ``matrix``
     replaces the product of the vectors where scores come from elsewhere (a cross-encoder's logits,
     candidates of a frozen index). ``chunk`` is how many texts a loss may run through
-    the network at once (``gradient_cache``; None: all). ``memo`` is what a loss made of
+    the network at once (``gradient_cache``; None: all). ``source`` is the dataset that all examples
+    of the batch are of. ``memo`` is what a loss made of
     ``features`` and keeps for the same batch over other vectors.
     """
 
@@ -77,6 +78,7 @@ class VectorBatch:
     matrix: Tensor | None = None
     ids: Mapping[str, Any] = field(default_factory=dict)
     chunk: int | None = None
+    source: str = ""
     memo: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property

@@ -195,6 +195,7 @@ class Objective:
             "features": inputs["features"],
             "ids": inputs["ids"],
             "chunk": self.chunk,
+            "source": inputs["source"],
         }
         if "pairs" in vectors:
             labels = inputs["labels"]

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import torch
 from torch import nn
 from transformers import TrainingArguments
 
-from sluice.encoders.encoder import hooks_of
+from sluice.encoders.encoder import encoder_of, hooks_of, prompted
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.table import EncoderTraits, Learnt
 from sluice.encoders.tuning.learning import learning_of
@@ -19,6 +18,7 @@ from sluice.training.batches.collator import (
     Batch,
     BatchTeacher,
     BiEncoderCollator,
+    BySourceCollator,
     PairCollator,
     QueryCollator,
 )
@@ -26,9 +26,11 @@ from sluice.training.batches.forward import BiEncoderModule, PairModule, Trained
 from sluice.training.batches.processes import world
 from sluice.training.batches.sampler import TEMPERATURE, BatchSampler, MixedSampler
 from sluice.training.batches.scoring import AttentionScoring, QNetScoring, TokenScoring
+from sluice.training.batches.stream import Examples, ExampleStream, Mixture, StreamSampler
 from sluice.training.batches.vector_batch import Scoring
 from sluice.training.loop.objective import LiveCandidates, Objective
 from sluice.training.losses.base import LossBase, as_loss, type_name
+from sluice.training.losses.composed.by_source import BySource
 from sluice.training.protocol import (
     BiEncoder,
     Example,
@@ -112,26 +114,41 @@ class Parts:
 
     def sampler(
         self,
-        examples: Sequence[Example],
+        examples: Examples,
         arguments: TrainingArguments,
         temperature: float | None = None,
-    ) -> BatchSampler | MixedSampler:
+        weights: Mapping[str, float] | None = None,
+    ) -> BatchSampler | StreamSampler | MixedSampler:
         """Return what draws the batches of all processes together.
 
-        ``temperature`` is for examples of several sources, see ``MixedSampler``.
+        ``temperature`` and ``weights`` are for examples of several sources, see ``MixedSampler``.
         """
         seed = arguments.seed if arguments.data_seed is None else arguments.data_seed
-        make = partial(
-            BatchSampler,
-            batch_size=arguments.train_batch_size * world(),
-            seed=seed,
-            distinct=self.distinct,
-            by_length=arguments.train_sampling_strategy == "group_by_length",
-            processes=world(),
+        by_length = arguments.train_sampling_strategy == "group_by_length"
+
+        def make(part: Any) -> BatchSampler | StreamSampler:
+            size = arguments.train_batch_size * world()
+            common: Any = {"seed": seed, "distinct": self.distinct, "processes": world()}
+            if isinstance(part, ExampleStream):
+                return StreamSampler(part, size, **common)
+            return BatchSampler(part, size, by_length=by_length, **common)
+
+        if isinstance(examples, Mixture):
+            if by_length:
+                raise ConfigError(
+                    "trainer.train_sampling_strategy: group_by_length knows the lengths of all "
+                    "examples, and these are streamed; leave it out"
+                )
+            if len(examples.parts) == 1:
+                return make(*examples.parts.values())
+            drawn: Any = examples.parts
+        else:
+            if len({example.source for example in examples}) == 1:
+                return make(examples)
+            drawn = examples
+        return MixedSampler(
+            drawn, make, seed=seed, temperature=temperature or TEMPERATURE, weights=weights
         )
-        if len({example.source for example in examples}) == 1:
-            return make(examples)
-        return MixedSampler(examples, make, seed=seed, temperature=temperature or TEMPERATURE)
 
 
 def choose_parts(
@@ -143,14 +160,21 @@ def choose_parts(
     seed: int,
     teacher: BatchTeacher | None = None,
     scoring: TokenScoring | None = None,
+    prompts: Mapping[str, Mapping[str, str]] | None = None,
 ) -> Parts:
     """Return the parts that train this encoder with this loss.
 
     ``live``: candidates come from a frozen index, so that only queries are encoded. ``sparse``:
     there are sparsity penalties. ``teacher`` teaches whole batches. ``scoring`` is of token
-    vectors, MaxSim by default. Raises ``ConfigError`` where these do not fit the encoder.
+    vectors, MaxSim by default. ``prompts`` are those of a source's texts, by side. Raises
+    ``ConfigError`` where these do not fit the encoder.
     """
     hooks = as_loss(loss)
+    if isinstance(hooks, BySource):
+        return _by_source(encoder, hooks, {
+            "live": live, "sparse": sparse, "seed": seed, "teacher": teacher, "scoring": scoring,
+            "prompts": prompts,
+        })  # fmt: skip
     facts = facts_of(encoder, hooks, live=live, sparse=sparse, taught=teacher, scoring=scoring)
     judge(RULES, facts)
     if teacher is not None and not facts.by_batch:
@@ -185,8 +209,34 @@ def choose_parts(
         teacher=teacher,
         teacher_matrix="teacher_matrix" in hooks.wants,
         teacher_vectors="teacher_vectors" in hooks.wants,
+        views={
+            source: prompted(encoder_of(encoder, source), own)
+            for source, own in (prompts or {}).items()
+        },
     )
     return Parts(module, in_batch, hooks, cosine=cosine, distinct=True, scoring=scored)
+
+
+def _by_source(encoder: Trained, losses: BySource, settings: Mapping[str, Any]) -> Parts:
+    """Return the parts of a mixture, whose sources each have a loss and the collator for it."""
+    each = {name: choose_parts(encoder, loss, **settings) for name, loss in losses.losses.items()}
+    first = next(iter(each.values()))
+    for name, parts in each.items():
+        if type(parts.module) not in (BiEncoderModule, PairModule):
+            raise ConfigError(
+                f"loss: {type_name(parts.loss)} of {name} passes texts in a way of its own, and "
+                "all datasets of a mixture share one; train with it alone"
+            )
+        if parts.cosine != first.cosine:
+            raise ConfigError(
+                f"loss: {type_name(parts.loss)} of {name} and {type_name(first.loss)} compare "
+                "vectors in different ways; give both the same similarity"
+            )
+    return replace(
+        first,
+        collator=BySourceCollator({name: parts.collator for name, parts in each.items()}),
+        loss=BySource({name: parts.loss for name, parts in each.items()}),
+    )
 
 
 # What training makes of texts of an encoder of one's own, by what turns its vectors into scores.

@@ -41,6 +41,7 @@ from sluice.training.batches.collator import (
 from sluice.training.batches.forward import BiEncoderModule
 from sluice.training.batches.processes import average_gradients, from_first, rank, wait, world
 from sluice.training.batches.scoring import TokenScoring
+from sluice.training.batches.stream import Examples, Mixture
 from sluice.training.journal import note_values
 from sluice.training.loop.callbacks import Conductor, Journal, MemoryWatch, advised_memory
 from sluice.training.loop.checkpoint import load_state, save_state, seal, sealed_state
@@ -67,7 +68,8 @@ class RetrievalTrainer(Trainer):  # type: ignore[misc]
     ``live`` trains queries alone against what a frozen index answers to them. ``teacher`` teaches
     whole batches, for a loss that learns from all pairs or from vectors. ``optimizer`` is a class
     with its settings, in place of the one that the arguments name. ``sampling_temperature`` is for
-    examples of several sources, see ``MixedSampler``; ``scoring`` is of token vectors.
+    examples of several sources, and so are ``weights``, see ``MixedSampler``, and ``prompts``;
+    ``scoring`` is of token vectors. Of streamed examples what memory holds is looked at before.
     """
 
     control: TrainerControl
@@ -75,7 +77,7 @@ class RetrievalTrainer(Trainer):  # type: ignore[misc]
     def __init__(
         self,
         encoder: Trained,
-        examples: Sequence[Example],
+        examples: Examples,
         loss: Loss,
         arguments: TrainingArguments,
         *,
@@ -89,6 +91,8 @@ class RetrievalTrainer(Trainer):  # type: ignore[misc]
         teacher: BatchTeacher | None = None,
         head_learning_rate: float | None = None,
         sampling_temperature: float | None = None,
+        weights: Mapping[str, float] | None = None,
+        prompts: Mapping[str, Mapping[str, str]] | None = None,
         scoring: TokenScoring | None = None,
         optimizer: tuple[type[torch.optim.Optimizer], dict[str, Any]] | None = None,
     ) -> None:
@@ -105,17 +109,17 @@ class RetrievalTrainer(Trainer):  # type: ignore[misc]
             seed=arguments.seed,
             teacher=teacher,
             scoring=scoring,
+            prompts=prompts,
         )
+        known = examples.first() if isinstance(examples, Mixture) else examples
         if teacher is not None:
-            teacher.prepare(examples)
+            teacher.prepare(known)
         self.objective = parts.objective(regulariser, live)
         self.objective.chunk = gradient_cache
         self.steering = None
         if regulariser is not None and not isinstance(encoder, WithoutTerms):
-            self.steering = Steering(
-                encoder, regulariser, examples, self.compute_loss_context_manager
-            )
-        self.sampler = parts.sampler(examples, arguments, sampling_temperature)
+            self.steering = Steering(encoder, regulariser, known, self.compute_loss_context_manager)
+        self.sampler = parts.sampler(examples, arguments, sampling_temperature, weights)
         folder = Path(arguments.output_dir)
         self.refreshing = None
         if refresh is not None:
@@ -130,10 +134,10 @@ class RetrievalTrainer(Trainer):  # type: ignore[misc]
                     "at 0 where negatives are refreshed"
                 )
         parts.loss.bind(encoder, arguments.seed)
-        parts.loss.bind_examples(examples)
+        parts.loss.bind_examples(known)
         if teacher is not None and "teacher_vectors" in parts.loss.wants:
-            parts.loss.bind_teacher(partial(vectors_of_texts, teacher, examples))
-        self._count_documents(examples)
+            parts.loss.bind_teacher(partial(vectors_of_texts, teacher, known))
+        self._count_documents(known)
         super().__init__(
             model=parts.module,
             args=arguments,

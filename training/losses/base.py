@@ -27,10 +27,11 @@ if TYPE_CHECKING:
 # answer; ``texts``: a cross-encoder also reads each text alone, for its vector. ``across_queries``:
 # documents of different queries are ordered by their labels; ``texts_alone``: it learns from
 # documents without queries, and so not beside other losses; ``network``: it runs the encoder's
-# network itself, beside the vectors of the batch.
+# network itself, beside the vectors of the batch; ``all_examples``: it looks at all of them before
+# the first step, so that they cannot be streamed.
 Want: TypeAlias = Literal[
     "teacher_matrix", "teacher_vectors", "answered", "negative_queries", "texts", "across_queries",
-    "texts_alone", "network",
+    "texts_alone", "network", "all_examples",
 ]  # fmt: skip
 
 

@@ -178,6 +178,7 @@ class Rankings(WrittenLoss):
     paper = "Liu et al. 2025 (Full ranking, arXiv 2412.14574)"
 
     forms: ClassVar[tuple[Form, ...]] = ("rankings",)  # what it trains
+    wants: ClassVar[frozenset[Want]] = frozenset({"all_examples"})
     negatives: ClassVar[Literal["own"]] = "own"
 
     importance: Annotated[

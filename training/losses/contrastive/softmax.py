@@ -17,7 +17,7 @@ from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.table import Learnt
 from sluice.encoders.tuning.learning import APART, SCORED, SINGLE
 from sluice.training.batches.vector_batch import Negatives, VectorBatch
-from sluice.training.losses.base import LossBase
+from sluice.training.losses.base import LossBase, Want
 from sluice.training.losses.math.chunked_softmax import chunked_logsumexp
 from sluice.training.losses.math.reduction import (
     floor_of,
@@ -270,6 +270,11 @@ class InfoNCE(LossBase):
         if self.chunk is not None:
             return SINGLE
         return APART if self.logq else SCORED
+
+    @property
+    def wants(self) -> frozenset[Want]:
+        """With ``logq`` how often each document is drawn, of all examples."""
+        return frozenset[Want]({"all_examples"}) if self.logq else frozenset()
 
     def bind_counts(self, counts: Mapping[str, float]) -> None:
         """Say how often each document occurs among the training pairs; used with ``logq``."""

@@ -19,7 +19,7 @@ from sluice.encoders.foundation.build import checked
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.table import Learnt as Form
 from sluice.training.batches.vector_batch import VectorBatch
-from sluice.training.losses.base import LossBase
+from sluice.training.losses.base import LossBase, Want
 from sluice.training.losses.distillation.vectors import Sides
 from sluice.training.losses.math.reduction import floor_of, mean_by_row, weighted_mean, whitened
 from sluice.training.protocol import Example, Text
@@ -50,6 +50,7 @@ class Entries(LossBase):
     paper = "Liu 2024 (DefSent+, arXiv 2405.16153)"
 
     forms: ClassVar[tuple[Form, ...]] = ("dense",)  # what it trains
+    wants: ClassVar[frozenset[Want]] = frozenset({"all_examples"})
 
     temperature: Annotated[float, Gt(0), "Divides the cosines."] = 0.05
     of: Annotated[

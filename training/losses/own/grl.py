@@ -64,7 +64,7 @@ class GRL(LossBase):
     paper = "Man et al. 2024 (ULLME, arXiv 2408.03402)"
 
     forms: ClassVar[tuple[Form, ...]] = ("dense",)  # what it trains
-    wants: ClassVar[frozenset[Want]] = frozenset({"network"})
+    wants: ClassVar[frozenset[Want]] = frozenset({"network", "all_examples"})
 
     temperature: Annotated[
         float, Gt(0), "Divides distances or cosines, of the contrast and of the divergence."
