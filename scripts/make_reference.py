@@ -87,8 +87,8 @@ SECTIONS = {  # of the YAML files, in the order in which one meets them
     "EvaluateSection": "evaluate", "VariantsSection": "variants",
     "TrainingSection": "A model under train",
     "TrainConfig": "A training run", "FreezeSection": "freeze",
-    "DevSection": "evaluate, of a training run", "sparsity": "sparsity", "trainer": "trainer",
-    "dataset": "dataset", "RankerSection": "ranker", "TuneConfig": "A tuning",
+    "DevSection": "evaluate, of a training run", "OfDataset": "by_dataset",
+    "sparsity": "sparsity", "trainer": "trainer", "dataset": "dataset", "RankerSection": "ranker", "TuneConfig": "A tuning",
     "TuneSection": "tune", "BudgetSection": "budget",
 }  # fmt: skip
 WHOLE = {"Retriever", "Stage", "Updatable"}  # whose methods' whole docstrings are shown

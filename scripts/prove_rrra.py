@@ -5,7 +5,8 @@
 
 A fifth of the train positives is hidden. An adapter (RRRA, stage 2) is fitted on the rest, by the
 vectors of an encoder: as it is, or with ``--tune STEPS`` trained on the rest first (stage 1), and
-with ``--joint STEPS`` beside the adapter afterwards (stage 3, ``loss: rrra``). Then the first 100
+with ``--joint STEPS`` beside the adapter afterwards (stage 3, ``loss: rrra``; measured on the dev
+queries against as many further steps without the adapter). Then the first 100
 hits of each query that are no known positive are scored, and the area under the curve says how
 often a hidden positive stands above another. With ``--filtered STEPS`` the encoder is trained on
 the rest with hard negatives from its own hits, hidden positives among them: as they come, those
@@ -17,6 +18,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +64,7 @@ def filtered(
     retriever: Any, whole: Any, left: Any, adapted: Any, asked: argparse.Namespace, seed: int
 ) -> dict[str, float]:
     """Return the dev nDCG@10 of trainings on negatives that nobody, or the adapter, judged."""
-    from sluice.retrieval import evaluate, load_dataset, train
+    from sluice.retrieval import load_dataset, train
     from sluice.retrieval.datasets.dataset import training_splits
     from sluice.retrieval.evaluation.significance import paired_t_test
 
@@ -86,15 +89,20 @@ def filtered(
             "loss": {"type": "info_nce", "temperature": 0.05}, "negatives": {**negatives, **arm},
             "trainer": trainer(asked.filtered, 16),
         })  # fmt: skip
-        run = retriever_of(model, data, place / "index").run(
-            {query: dev.queries[query] for query in dev.qrels}, k=DEPTH
-        )
-        values = np.array(list(evaluate(run, dev.qrels, ["nDCG@10"]).per_query["nDCG@10"].values()))
+        values = by_query(retriever_of(model, data, place / "index"), dev)
         plain = plain if len(plain) else values
         found[f"negatives {name}: nDCG@10"] = float(values.mean())
         if name != "as they come":
             found[f"negatives {name}: p"] = paired_t_test(values, plain)
     return found
+
+
+def by_query(retriever: Any, dev: Any) -> Any:
+    """Return the nDCG@10 of each dev query."""
+    from sluice.retrieval import evaluate
+
+    run = retriever.run({query: dev.queries[query] for query in dev.qrels}, k=DEPTH)
+    return np.array(list(evaluate(run, dev.qrels, ["nDCG@10"]).per_query["nDCG@10"].values()))
 
 
 def areas(retriever: Any, data: Any, hidden: Any, scorers: Any) -> dict[str, float]:
@@ -124,10 +132,33 @@ def areas(retriever: Any, data: Any, hidden: Any, scorers: Any) -> dict[str, flo
     return found
 
 
+def cut(name: str, documents: int, queries: int, folder: Path) -> str:
+    """Write a cut of a collection, the same for all seeds, and return its folder."""
+    from sluice.retrieval import load_dataset
+
+    if not (folder / "corpus.jsonl").exists():
+        chance, splits = random.Random(0), {s: load_dataset(name, s) for s in ("train", "dev")}
+        every = list(splits["train"].corpus)
+        corpus = {each.id: each for each in chance.sample(every, min(documents, len(every)))}
+        asked, qrels = {}, {}
+        for split, data in splits.items():
+            judged = {
+                query: own for query, grades in sorted(data.qrels.items())
+                if (own := {d: g for d, g in grades.items() if d in corpus and g > 0})
+            }  # fmt: skip
+            chosen = chance.sample(sorted(judged), min(queries, len(judged)))
+            qrels[split] = {query: judged[query] for query in chosen}
+            asked |= {query: data.queries[query] for query in chosen}
+        write_beir(folder, ((d.id, d.title, d.text) for d in corpus.values()), asked, qrels)
+    return str(folder)
+
+
 def measured(asked: argparse.Namespace, seed: int) -> dict[str, float]:
     """Hide, fit and measure with one seed."""
     from sluice.encoders.dense.error_adapter import ErrorAdapter
     from sluice.retrieval import Dataset, load_dataset
+    from sluice.retrieval.datasets.dataset import training_splits
+    from sluice.retrieval.evaluation.significance import paired_t_test
     from sluice.retrieval.training_data.false_negatives import fit_adapter
     from sluice.training.negatives.audit import hidden_positives
 
@@ -166,10 +197,21 @@ def measured(asked: argparse.Namespace, seed: int) -> dict[str, float]:
         adapted.save_pretrained(start)
         loss = {"type": "rrra", "adapter": str(start), "loss": {"type": "info_nce",
                 "temperature": 0.05}}  # fmt: skip
+        plain = trained(pairs, model, loss["loss"], asked.joint, own / "plain", seed)
         model = trained(pairs, model, loss, asked.joint, own / "two", seed)
         joint = {"joint": ErrorAdapter.load(model)}
-        later = areas(retriever_of(model, data, own / "index-two"), data, hidden, joint)
+        after = retriever_of(model, data, own / "index-two")
+        later = areas(after, data, hidden, joint)
         found |= {f"after stage 3: {name}": value for name, value in later.items()}
+        _, dev = training_splits(asked.dataset, seed)
+        values = {
+            "stage 1": by_query(retriever, dev), "stage 3": by_query(after, dev),
+            "as many steps without": by_query(retriever_of(plain, data, own / "index-plain"), dev),
+        }  # fmt: skip
+        found |= {f"{name}: nDCG@10": float(each.mean()) for name, each in values.items()}
+        found["stage 3 against without: p"] = paired_t_test(
+            values["stage 3"], values["as many steps without"]
+        )
     return found
 
 
@@ -179,8 +221,15 @@ def main() -> None:
         "--seeds": [13, 14, 15], "--tune": {"type": int, "default": 0, "metavar": "STEPS"},
         "--joint": {"type": int, "default": 0, "metavar": "STEPS"},
         "--filtered": {"type": int, "default": 0, "metavar": "STEPS"},
+        "--documents": {"type": int, "default": 0, "help": "of a cut with as many queries at most"},
     })  # fmt: skip
-    rows = [measured(asked, seed) for seed in asked.seeds]
+    if asked.documents:
+        place = asked.output / f"cut-{asked.documents}"
+        asked.dataset = cut(asked.dataset, asked.documents, asked.documents, place)
+    rows = []
+    for seed in asked.seeds:
+        rows.append(measured(asked, seed))
+        print(seed, json.dumps(rows[-1]), file=sys.stderr, flush=True)
     for name in rows[0]:
         values = [row[name] for row in rows]
         print(f"| {name} | {' | '.join(f'{value:.4f}' for value in values)} |", flush=True)

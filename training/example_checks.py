@@ -1,4 +1,4 @@
-"""What is checked of the examples of a training, and of what is said of their sources."""
+"""Checks the examples of a training run, and the weights and prompts of their sources."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = logging.getLogger("sluice")
 
 def check_examples(loss: LossBase, examples: Sequence[Example]) -> None:
     """Check that examples have what the loss, or that of their source, learns from."""
-    from sluice.training.losses.composed.by_source import loss_of
+    from sluice.training.losses.base import loss_of
 
     for source in dict.fromkeys(example.source for example in examples):
         own = [example for example in examples if example.source == source]
@@ -63,7 +63,7 @@ def check_sources(
         for name in values or ():
             if name not in known:
                 raise ConfigError(
-                    f"{key}: {name!r} is no source of the examples, which are "
+                    f"{key}: {name!r} is not a source of the examples, which are "
                     f"{', '.join(map(repr, known))}{suggest(name, known)}"
                 )
     if weights is not None:

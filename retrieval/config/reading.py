@@ -78,6 +78,7 @@ def _keys_at(kind: type[Section], path: Sequence[Any]) -> list[str]:
     for part in path:
         field = kind.model_fields.get(str(part))
         inner = [field.annotation, *get_args(field.annotation)] if field else []
+        inner += [each for option in inner for each in get_args(option)]  # dict[str, X] | None
         for option in inner:
             option = get_args(option)[0] if get_origin(option) is Annotated else option
             if is_dataclass(option):

@@ -71,6 +71,34 @@ class FreezeSection(Section):
     embeddings: bool = Field(default=False, description="The token embeddings.")
 
 
+class OfDataset(Section):
+    """What one of several datasets has of its own."""
+
+    loss: Loss | None = Field(default=None, description="Its loss; left out, that of the training.")
+    examples: Examples | None = Field(
+        default=None, description="Its examples; left out, those of the training."
+    )
+    query_prompt: str | None = Field(
+        default=None, description="What its queries begin with, in the place of the encoder's."
+    )
+    document_prompt: str | None = Field(
+        default=None, description="What its documents begin with, in the place of the encoder's."
+    )
+    weight: float | None = Field(
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        description="How many of the batches are of it, in proportion to the others' weights; left "
+        "out, 1 if others have one, else as sampling_temperature says.",
+    )
+
+    @property
+    def prompts(self) -> dict[str, str]:
+        """The prompts that are set, by side."""
+        both = {"query": self.query_prompt, "document": self.document_prompt}
+        return {side: prompt for side, prompt in both.items() if prompt is not None}
+
+
 class TrainingSection(Section):
     """One training run: what is trained, with which loss and negatives, for how long."""
 
@@ -87,6 +115,12 @@ class TrainingSection(Section):
         gt=0,
         description="How often each of several datasets is drawn: in proportion to size^(1/T); 1: "
         "by size, more: more alike; left out, 2.",
+    )
+    by_dataset: dict[str, OfDataset] | None = Field(
+        default=None,
+        min_length=1,
+        description="What some of several datasets have of their own, by their names: a loss, "
+        "examples, prompts, a weight.",
     )
     examples: Examples | None = Field(
         default=None,
@@ -152,3 +186,21 @@ class TrainingSection(Section):
         description="The learning rate of a new head of SPLADE or a cross-encoder, or of the "
         "projection of token vectors; left out, that of the rest.",
     )
+
+    def of(self, dataset: str) -> TrainingSection:
+        """Return this section with what the dataset has of its own in the place of the common."""
+        own = (self.by_dataset or {}).get(dataset)
+        values = {} if own is None else {"loss": own.loss, "examples": own.examples}
+        return self.model_copy(update={k: v for k, v in values.items() if v is not None})
+
+    @property
+    def dataset_weights(self) -> dict[str, float] | None:
+        """The weights of the datasets that have one; None where none has."""
+        own = (self.by_dataset or {}).items()
+        return {name: each.weight for name, each in own if each.weight is not None} or None
+
+    @property
+    def dataset_prompts(self) -> dict[str, dict[str, str]] | None:
+        """The prompts of the datasets that have some, by side; None where none has."""
+        own = (self.by_dataset or {}).items()
+        return {name: each.prompts for name, each in own if each.prompts} or None

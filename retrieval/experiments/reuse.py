@@ -60,8 +60,8 @@ WITH_MODELS = (
 # Training settings that were added later, by their section ("" is the training's own).
 LATER: dict[str, dict[str, Any]] = {
     "": {
-        "answered": None, "datasets": None, "sampling_temperature": None, "scoring": None,
-        "xtr_top_k": None,
+        "answered": None, "by_dataset": None, "datasets": None, "sampling_temperature": None,
+        "scoring": None, "xtr_top_k": None,
     },
     "evaluate": {"shares": [], "margin": 1.0, "by": None},
 }  # fmt: skip

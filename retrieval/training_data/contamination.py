@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -123,15 +123,24 @@ def contamination_of(examples: Iterable[Example], tested: Sequence[Dataset]) -> 
     texts = {(n, query): text for n, d in enumerate(tested) for query, text in d.queries.items()}
     names = {f"{n}:{query}": (n, query) for n, query in texts}
     known = QueryNgrams({name: texts[key] for name, key in names.items()})
-    queries, answered = _texts_of(examples)
     in_queries: dict[str, str] = {}
-    for text in queries:
-        for name in {*known.same_as(text), *known.found_in(text)}:
-            in_queries.setdefault(name, text)
     in_documents: dict[str, str] = {}
-    for text in answered:
-        for name in {*known.same_as(text), *known.found_in(text)}:
-            in_documents.setdefault(name, text)
+    seen: set[int] = set()  # hashes: the examples may not fit in memory
+    answered: set[int] = set()
+    for example in examples:
+        positives = zip(example.documents, example.labels, strict=True)
+        for found, texts_of in (
+            (in_queries, [example.query.text, *example.negative_queries]),
+            (in_documents, [document.text for document, label in positives if label > 0]),
+        ):
+            for text in texts_of:
+                if found is in_documents:
+                    answered.add(hash(same_text_key(text)))
+                key = hash((found is in_documents, text))
+                if key not in seen:
+                    seen.add(key)
+                    for name in {*known.same_as(text), *known.found_in(text)}:
+                        found.setdefault(name, text)
     relevant, trained = _relevant(tested, answered)
     shown = list((in_queries or in_documents).items())[:SHOWN]
     return Contamination(
@@ -172,21 +181,8 @@ def training_examples(source: str) -> list[Example]:
     return list(pair_examples(train.queries, qrels, texts))
 
 
-def _texts_of(examples: Iterable[Example]) -> tuple[dict[str, None], dict[str, None]]:
-    """Return the distinct texts of training queries, negative ones too, and of positives."""
-    queries: dict[str, None] = {}
-    answered: dict[str, None] = {}
-    for example in examples:
-        queries.update(dict.fromkeys([example.query.text, *example.negative_queries]))
-        for document, label in zip(example.documents, example.labels, strict=True):
-            if label > 0:
-                answered[document.text] = None
-    return queries, answered
-
-
-def _relevant(tested: Sequence[Dataset], answered: Iterable[str]) -> tuple[int, int]:
-    """Count the documents relevant to tested queries, and those whose text is in ``answered``."""
-    keys = {hash(same_text_key(text)) for text in answered}
+def _relevant(tested: Sequence[Dataset], keys: Collection[int]) -> tuple[int, int]:
+    """Count the documents relevant to tested queries, and those whose text has one of ``keys``."""
     total = trained = 0
     for dataset in tested:
         relevant = {

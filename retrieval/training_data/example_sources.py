@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from sluice.retrieval.datasets.dataset import Dataset
     from sluice.retrieval.pipelines.stage import Stage
     from sluice.retrieval.runs.run import Run
-    from sluice.training import Example
+    from sluice.training import Example, ExampleStream
 
 
 PAIRS: Final = "pairs.jsonl"  # in the work folder of the training run
@@ -169,6 +169,15 @@ def file_examples(
     return source.of_epoch(dataset, seed, epoch, lists, folder)
 
 
+def streamed_examples(
+    spec: Mapping[str, Any] | None, dataset: Dataset, seed: int, where: str = "examples"
+) -> ExampleStream | None:
+    """Return the examples of a section ``examples`` that has a ``buffer``; None without one."""
+    source: Any = example_source(spec, where)
+    stream: ExampleStream | None = source.buffer and source.streamed(dataset, seed)
+    return stream
+
+
 def searched_with(spec: Mapping[str, Any] | None) -> Any:
     """Return what a section ``examples`` searches its corpus with, as it names it; or None."""
     return None if spec is None else spec.get("retriever")
@@ -192,7 +201,7 @@ def check_examples(spec: Mapping[str, Any], where: str, allow: Allow = None) -> 
 
 
 def refuse_unlearnable(
-    examples: list[Example],
+    examples: Iterable[Example],
     alone: str,
     where: str = "examples",
     *,
@@ -204,8 +213,9 @@ def refuse_unlearnable(
     ``across``: the loss compares documents
     of different queries too, by their grades.
     """
-    negative = any(label <= 0 for example in examples for label in example.labels)
-    grades = [set(example.labels) for example in examples]
-    graded = any(len(own) > 1 for own in grades) or (across and len(set().union(*grades)) > 1)
-    if not negative and not graded:
-        raise DataError(f"{where}: no example has {NEGATIVE}; {alone}; {MORE_NEGATIVES}")
+    grades: set[float] = set()  # of all queries
+    for example in examples:
+        grades.update(example.labels)
+        if min(grades) <= 0 or len({*example.labels}) > 1 or (across and len(grades) > 1):
+            return
+    raise DataError(f"{where}: no example has {NEGATIVE}; {alone}; {MORE_NEGATIVES}")

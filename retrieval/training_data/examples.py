@@ -33,13 +33,14 @@ from sluice.retrieval.training_data.example_sources import (
     file_examples,
     searched_with,
     source_of,
+    streamed_examples,
 )
 from sluice.retrieval.training_data.mining import mine_negatives, mining_of, random_lists
 from sluice.retrieval.training_data.teachers.distillation import taught
 
 if TYPE_CHECKING:
     from sluice.retrieval.datasets.dataset import Dataset
-    from sluice.training import Example, MinedNegatives
+    from sluice.training import Example, ExampleStream, MinedNegatives
     from sluice.training.negatives.false_negatives import Judge
 
 
@@ -190,12 +191,15 @@ class TrainingExamples:
             return self.lists
         return self._source(named, f"{self.where}examples.retriever")
 
-    def make(self, encoder: Any, step: int = 0) -> list[Example]:
+    def make(self, encoder: Any, step: int = 0) -> list[Example] | ExampleStream:
         """Return the examples for training from ``step`` on, with the encoder as it is now.
 
         Raises ``DataError`` when no query has a positive with a text.
         """
         spec = source_of(self.section)
+        stream = streamed_examples(spec, self.train, self.seed, f"{self.where}examples")
+        if stream is not None:
+            return stream
         if spec is None:
             examples = self._from_judgements(encoder, step)
         else:

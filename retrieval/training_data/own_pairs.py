@@ -94,8 +94,11 @@ def training_data(
             return _documents_held_out(examples, corpus, seed, where, section, once=once)
         _, dev = _held_out(examples, dataset.name, seed, where)
         return TrainingData(corpus, dev, _without(examples, dev), held_out=True)
-    name = ", ".join(path.name for path in example_source(spec).paths) or "pairs"
+    source = example_source(spec)
+    name = ", ".join(path.name for path in source.paths) or "pairs"
     empty = Dataset(MemorySource(name, (), {}), None)
+    if source.buffer is not None:
+        return TrainingData(empty, empty)
     examples = file_examples(spec or {}, empty, seed, where=place)
     if section.evaluate is None:
         pairs = _collection(examples, name)

@@ -189,6 +189,19 @@ class LossBase:
         """Write what belongs beside the trained model."""
 
 
+def loss_of(loss: LossBase, source: str) -> LossBase:
+    """Return the loss of a source's examples: of a mixture its own, else the same for all."""
+    losses = getattr(loss, "losses", None)
+    if not isinstance(losses, Mapping):
+        return loss
+    if source not in losses:
+        raise ConfigError(
+            f"loss: none for {source!r}, which has examples; there is one for each of "
+            f"{', '.join(losses)}"
+        )
+    return as_loss(losses[source])
+
+
 def writes(loss: LossBase) -> bool:
     """Return whether a loss trains what an encoder writes, and no vectors."""
     return set(loss.forms) <= set(WRITTEN)

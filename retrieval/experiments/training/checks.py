@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -87,7 +88,25 @@ def check_training(
     if run.live:
         check_index(run.negatives.get("index"), run.encoder, where=f"{prefix}negatives.index")
     check_rows(run, f"{prefix}", allow)
+    for name, own in (section.by_dataset or {}).items():
+        if own.loss is not None or own.examples is not None:
+            _check_own(section.of(name), name, prefix, allow)
     check_identifiers(section, prefix, allow, with_dataset=with_dataset)
+
+
+def _check_own(section: TrainingSection, name: str, prefix: str, allow: Allow) -> None:
+    """Check what one of several datasets has of its own, in the place of the common."""
+    where = f"{prefix}by_dataset.{name}"
+    if section.examples is not None:
+        check_examples(section.examples, f"{where}.examples", allow)
+    run_facts(section, f"{where}.", allow)
+    try:
+        _check_loss(section, "", allow)
+        run = replace(run_facts(section, "", allow), part=True)
+        judge(RUN_RULES, run)
+        check_rows(run, "", allow)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None
 
 
 def parts_of(

@@ -21,7 +21,7 @@ from sluice.encoders.foundation.processes import give_back_memory, peak_memory
 from sluice.encoders.foundation.provenance import provenance
 from sluice.encoders.table import traits_of
 from sluice.retrieval.config.component_types import LIVE
-from sluice.retrieval.config.components import START_KEY, make_encoder, make_loss
+from sluice.retrieval.config.components import START_KEY, make_encoder
 from sluice.retrieval.config.file_keys import Keys
 from sluice.retrieval.config.sections import ExperimentConfig, TrainConfig, TrainingSection
 from sluice.retrieval.datasets.dataset import Dataset
@@ -37,9 +37,11 @@ from sluice.retrieval.experiments.training.parts import (
     FOLDER,
     Part,
     TrainingSet,
+    check_learnable,
     corpus_texts,
     evaluation_of,
     judged,
+    loss_in,
     made_examples,
     opened_parts,
 )
@@ -55,15 +57,15 @@ from sluice.retrieval.training_data.contamination import (
     contamination_of,
     warn_of,
 )
-from sluice.retrieval.training_data.example_sources import example_source, refuse_unlearnable
+from sluice.retrieval.training_data.example_sources import example_source
 from sluice.retrieval.training_data.examples import OpenJudge
 from sluice.retrieval.training_data.refreshing_miner import COPIES, OtherMiner, RefreshSettings
 from sluice.retrieval.training_data.teachers.batch_teacher import make_batch_teacher
-from sluice.training.losses.base import compares_own, taught_by_batch
+from sluice.training.batches.stream import Examples
+from sluice.training.losses.base import taught_by_batch
 from sluice.training.protocol import ListWriter, PairEncoder
 
 if TYPE_CHECKING:
-    from sluice.training import Example
     from sluice.training.losses.base import LossBase
 
 log = logging.getLogger("sluice")
@@ -154,7 +156,7 @@ def _train(job: TrainingJob, peak: Callable[[], int]) -> None:
     with first_process():
         if rank() == 0:
             _begin(work_path, job.keys.key)
-        loss = make_loss(section.loss, where=f"{where}loss")
+        loss = loss_in(section, where)
         parts = parts_of(job, loss)
         encoder = _starting_encoder(job, parts)
         live = None
@@ -166,13 +168,10 @@ def _train(job: TrainingJob, peak: Callable[[], int]) -> None:
         examples = made_examples(parts, encoder)
         if with_live:  # which several datasets are refused with
             train = parts[0].data.train
-            examples = live_examples(examples, train)
+            examples = live_examples(list(examples), train)
             live = live_candidates(encoder, train, examples, section.negatives or {}, where=where)
         else:
-            if isinstance(encoder, PairEncoder) or compares_own(loss):
-                alone = f"{section.loss['type']} learns from each query's own documents"
-                across = "across_queries" in loss.wants
-                refuse_unlearnable(examples, alone, f"{where}examples", across=across)
+            check_learnable(examples, encoder, loss, where)
         overlap = contamination_of(examples, job.tested()) if rank() == 0 else Contamination()
         warn_of(overlap, f"{where}examples")
         teacher = _batch_teacher(job, loss, parts)
@@ -210,11 +209,9 @@ def _train(job: TrainingJob, peak: Callable[[], int]) -> None:
 
 def parts_of(job: TrainingJob, loss: LossBase | None = None) -> list[Part]:
     """Open what a job trains on, and what makes its examples."""
-    loss = loss or make_loss(job.section.loss, where=f"{job.where}loss")
     return opened_parts(
         job.section, job.collections, seed=job.seed, work_path=job.work_path, where=job.where,
-        judge=job.judge, model=job.model, answered="answered" in loss.wants,
-        scored=loss.needs_teacher or not taught_by_batch(loss),
+        judge=job.judge, model=job.model, loss=loss or loss_in(job.section, job.where),
     )  # fmt: skip
 
 
@@ -358,7 +355,7 @@ def _aimed(start: Any, sparsity: Mapping[str, Any] | None) -> Any:
 def _fitted(
     job: TrainingJob,
     encoder: Any,
-    examples: list[Example],
+    examples: Examples,
     loss: LossBase,
     parts: Sequence[Part],
     live: Any,
@@ -399,6 +396,8 @@ def _fitted(
             seed=job.seed,
             head_learning_rate=section.head_learning_rate,
             sampling_temperature=section.sampling_temperature,
+            weights=section.dataset_weights,
+            prompts=section.dataset_prompts,
             scoring=token_scoring(section, job.where),
             **refresh,
             **settings,

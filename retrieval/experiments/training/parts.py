@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from sluice.encoders.encoder import encoder_of
+from sluice.encoders.encoder import encoder_of, prompted
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.numbers import plural
+from sluice.retrieval.config.components import make_loss
 from sluice.retrieval.config.output_names import short_name
 from sluice.retrieval.config.sections import TrainingSection
 from sluice.retrieval.datasets.dataset import Dataset
@@ -23,12 +25,16 @@ from sluice.retrieval.experiments.training.dev_evaluation import (
 )
 from sluice.retrieval.retrievers.candidate_lists import run_on
 from sluice.retrieval.retrievers.retriever import Retriever
+from sluice.retrieval.training_data.example_sources import refuse_unlearnable
 from sluice.retrieval.training_data.examples import OpenJudge, Source, TrainingExamples
 from sluice.retrieval.training_data.own_pairs import TrainingData, training_data
-from sluice.training.protocol import DevMeasures
+from sluice.training.batches.stream import Examples, ExampleStream, Mixture, collected
+from sluice.training.losses.base import compares_own, loss_of, taught_by_batch, type_name
+from sluice.training.protocol import DevMeasures, PairEncoder
 
 if TYPE_CHECKING:
     from sluice.training import Example
+    from sluice.training.losses.base import LossBase
 
 FOLDER = "datasets"  # in the work folder: what each of several datasets has
 
@@ -55,6 +61,11 @@ class Part:
     data: TrainingData
     maker: TrainingExamples
     with_dataset: bool
+    prompts: Mapping[str, str] = field(default_factory=dict)
+
+    def view(self, encoder: Any) -> Any:
+        """Return the encoder of this collection's texts: its expert, with its prompts."""
+        return prompted(encoder_of(encoder, self.name), self.prompts)
 
 
 def names_of(datasets: Sequence[str | Mapping[str, Any]]) -> list[str]:
@@ -79,21 +90,23 @@ def opened_parts(
     where: str,
     judge: OpenJudge,
     model: Callable[[str], str],
-    answered: bool,
-    scored: bool,
+    loss: LossBase,
 ) -> list[Part]:
-    """Open the splits of every collection, and what makes its examples."""
+    """Open the splits of every collection, and what makes its examples, for its loss."""
     parts = []
     for each in collections:
+        own, its = section.of(each.name), loss_of(loss, each.name)
         dataset = each.open_dataset()
         folder = work_path / FOLDER / each.name if len(collections) > 1 else work_path
-        data = training_data(section, dataset, seed, where, each.source, folder)
+        data = training_data(own, dataset, seed, where, each.source, folder)
         maker = TrainingExamples(
-            section, data.train, seed=seed, where=where, source=each.source, judge=judge,
-            model=model, answered=answered, scored=scored, read=data.examples,
+            own, data.train, seed=seed, where=where, source=each.source, judge=judge,
+            model=model, answered="answered" in its.wants,
+            scored=its.needs_teacher or not taught_by_batch(its), read=data.examples,
             left_out=data.left_out, work_path=folder, executor=each.executor,
         )  # fmt: skip
-        parts.append(Part(each.name, data, maker, dataset is not None))
+        prompts = (section.dataset_prompts or {}).get(each.name, {})
+        parts.append(Part(each.name, data, maker, dataset is not None, prompts))
     return parts
 
 
@@ -102,7 +115,7 @@ def corpus_texts(parts: Sequence[Part]) -> Iterator[str]:
     return (document.full_text for part in parts for document in part.data.train.corpus)
 
 
-def made_examples(parts: Sequence[Part], encoder: Any, step: int = 0) -> list[Example]:
+def made_examples(parts: Sequence[Part], encoder: Any, step: int = 0) -> Examples:
     """Return the examples of all parts for training from ``step`` on.
 
     Of several parts each example has its dataset as ``source``, and before its ids, which may be
@@ -110,12 +123,16 @@ def made_examples(parts: Sequence[Part], encoder: Any, step: int = 0) -> list[Ex
     """
     with unplanned():  # a model is trained before what is planned with it
         if len(parts) == 1:
-            return parts[0].maker.make(encoder, step)
-        return [
-            _of(part.name, each)
-            for part in parts
-            for each in part.maker.make(encoder_of(encoder, part.name), step)
-        ]
+            return collected(parts[0].maker.make(encoder, step))
+        made: dict[str, Any] = {}
+        for part in parts:
+            own, named = part.maker.make(part.view(encoder), step), partial(_of, part.name)
+            made[part.name] = (
+                own.each(named, part.name)
+                if isinstance(own, ExampleStream)
+                else [named(each) for each in own]
+            )
+        return collected(made)
 
 
 def _of(name: str, example: Example) -> Example:
@@ -128,6 +145,33 @@ def _of(name: str, example: Example) -> Example:
         relevant=frozenset(f"{name}/{each}" for each in example.relevant),
         source=name,
     )
+
+
+def loss_in(section: TrainingSection, where: str) -> LossBase:
+    """Return the loss of a section, or where datasets have their own, one by dataset."""
+    if not any(own.loss for own in (section.by_dataset or {}).values()):
+        return make_loss(section.loss, where=f"{where}loss")
+    from sluice.training.losses.composed.by_source import BySource
+
+    names = names_of(section.datasets or [])
+    return BySource({
+        name: make_loss(section.of(name).loss, where=f"{where}by_dataset.{name}.loss")
+        for name in names
+    })  # fmt: skip
+
+
+def check_learnable(examples: Examples, encoder: Any, loss: LossBase, where: str) -> None:
+    """Raise ``DataError`` where a loss tells apart documents of one query, and none has several."""
+    parts: Mapping[str, Iterable[Example]] = examples.parts if isinstance(examples, Mixture) else {
+        source: [each for each in examples if each.source == source]
+        for source in dict.fromkeys(each.source for each in examples)
+    }  # fmt: skip
+    for source, own in parts.items():
+        its = loss_of(loss, source)
+        if isinstance(encoder, PairEncoder) or compares_own(its):
+            alone = f"{type_name(its)} learns from each query's own documents"
+            across = "across_queries" in its.wants
+            refuse_unlearnable(own, alone, f"{where}examples", across=across)
 
 
 def evaluation_of(
@@ -152,17 +196,22 @@ def evaluation_of(
                 )
             depth = max(PAIR_DEPTH, dev_depth(section.evaluate))
             candidates = run_on(lists, part.data.dev, depth)
-        evaluations[part.name] = dev_evaluation(
+        evaluations[part.name] = _seen_by(part, dev_evaluation(
             part.data.dev,
             section.evaluate,
             seed=seed,
             candidates=candidates,
             bfloat16=bool(section.trainer.get("bf16")) and "dtype" not in section.encoder,
-        )
+        ))  # fmt: skip
     if len(parts) == 1:
         return evaluations[parts[0].name]
     over = [part.name for part in parts if judged(part, section)]
     return mean_evaluation(evaluations, over or list(evaluations))
+
+
+def _seen_by(part: Part, evaluate: Evaluate) -> Evaluate:
+    """Return an evaluation by the encoder of a part's texts."""
+    return evaluate if not part.prompts else lambda e: evaluate(prompted(e, part.prompts))
 
 
 def judged(part: Part, section: TrainingSection) -> bool:

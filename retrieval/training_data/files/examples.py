@@ -6,7 +6,7 @@ import logging
 import math
 import random
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -21,6 +21,7 @@ from sluice.encoders.foundation.progress import progress
 from sluice.retrieval.datasets.source import find_split
 from sluice.retrieval.training_data.files.columns import check_columns
 from sluice.retrieval.training_data.files.formats import FORMATS, rows_of
+from sluice.retrieval.training_data.files.row_lists import streamable, together
 from sluice.retrieval.training_data.files.rows import (
     DESCRIPTIONS,
     NO_SCORE,
@@ -37,7 +38,7 @@ from sluice.training.negatives.settings import Among, Mining
 
 if TYPE_CHECKING:
     from sluice.retrieval.datasets.dataset import Dataset
-    from sluice.training import Example
+    from sluice.training import Example, ExampleStream
 
 log = logging.getLogger("sluice")
 
@@ -66,6 +67,9 @@ class FileExamples(ExampleSource):
     ``s < s+ - m``, s+ the ``positive_score`` (lowest, mean, highest) of the row's positives; so one
     file of many candidates serves every threshold. ``scores: false`` ignores the scores in a
     file. ``rows`` is the most rows to read.
+
+    With ``buffer`` the files stay on disk: every epoch reads them anew and draws its batches from
+    so many examples. Such rows bring their texts, whole lists of documents and no negative queries.
 
     Rows of any format may have ``negative_queries``, which their positives do not answer: for the
     loss ``misfits``. The setting of that name limits them to as many of a row, drawn by seed; 0
@@ -104,6 +108,12 @@ class FileExamples(ExampleSource):
         Ge(0),
         "Of a row's queries that its positives do not answer, at most so many, drawn by "
         "seed; 0: none.",
+    ] = None
+    buffer: Annotated[
+        int | None,
+        Ge(1),
+        "Examples in memory at a time: files larger than memory are read in every epoch and "
+        "shuffled within so many; left out, all.",
     ] = None
     columns: dict[str, Any] | None = None
 
@@ -147,6 +157,22 @@ class FileExamples(ExampleSource):
             bare = tuple(one._replace(score=NO_SCORE) for one in row.documents)
             yield row if self.scores else row._replace(documents=bare)
 
+    def streamed(self, dataset: Dataset, seed: int) -> ExampleStream:
+        """Return the files' examples as they are read, without those of dev and test queries."""
+        from sluice.training import ExampleStream
+
+        tested = tested_texts(dataset)
+
+        def relevant(row: Row) -> frozenset[str]:
+            own = {one.document.key for one in row.documents if one.label > 0}
+            return frozenset(known_positives(row.query.key, row.query.text or "", dataset) | own)
+
+        def read() -> Iterator[Example]:
+            rows = streamable(islice(self._rows(), self.rows), tested, self.negative_queries)
+            yield from self._examples(rows, relevant, seed)
+
+        return ExampleStream(read, buffer=self.buffer or 1)
+
     def examples(self, dataset: Dataset, seed: int) -> list[Example]:
         """Return the files' examples, in their order.
 
@@ -154,13 +180,14 @@ class FileExamples(ExampleSource):
         own), and the queries of ``dev`` and ``test``: rows with the text of one of those are left
         out, with a warning. Raises ``DataError`` for a bad row, and if no row is left.
         """
-        rows = _together(islice(self._rows(), self.rows))
+        rows = together(islice(self._rows(), self.rows))
         rows = with_texts(rows, dataset)
         tested = tested_texts(dataset)
         rows = untested(rows, dataset, tested)
         limit = self.negative_queries
         rows = without_right_ones(rows, dataset, tested, limit, str(self.paths[0]))
-        examples = list(self._examples(rows, dataset, seed))
+        relevant = _relevant(rows, dataset)
+        examples = list(self._examples(rows, lambda row: relevant[row.query.key], seed))
         if not examples:
             raise DataError(
                 f"{self.paths[0]}: no example is left of {len(rows):,} rows; see the warnings"
@@ -177,13 +204,15 @@ class FileExamples(ExampleSource):
                         advance(REPORTED)
                 advance(count % REPORTED)
 
-    def _examples(self, rows: Sequence[Row], dataset: Dataset, seed: int) -> Iterator[Example]:
+    def _examples(
+        self, rows: Iterable[Row], relevant_of: Callable[[Row], frozenset[str]], seed: int
+    ) -> Iterator[Example]:
         from sluice.training import Example, Text
 
-        relevant = _relevant(rows, dataset)
         counts: Counter[str] = Counter()
         for number, row in enumerate(rows):
-            query = row.query.key
+            counts["rows"] += 1
+            query, relevant = row.query.key, relevant_of(row)
             positives = [one for one in row.documents if one.label > 0]
             if not positives:
                 counts["without positive"] += 1
@@ -193,7 +222,7 @@ class FileExamples(ExampleSource):
                 one
                 for one in row.documents
                 if one.label <= 0
-                and one.document.key not in relevant[query]
+                and one.document.key not in relevant
                 and same_text_key(one.document.text or "") not in texts
             ]
             counts["false"] += len(row.documents) - len(positives) - len(negatives)
@@ -216,14 +245,14 @@ class FileExamples(ExampleSource):
                     Text(query, row.query.text or ""),
                     tuple(Text(one.document.key, one.document.text or "") for one in documents),
                     tuple(one.label for one in documents),
-                    relevant[query],
+                    relevant,
                     scores if self.scores and not all(map(math.isnan, scores)) else (),
                     answered=answered if any(answered) else (),
                     negative_queries=drawn(row, self.negative_queries, f"{seed}:{number}:{query}"),
                 )
         if self._limits is not None:
-            self._check_scored(counts, len(rows))
-        self._warn(counts, len(rows))
+            self._check_scored(counts)
+        self._warn(counts, counts["rows"])
 
     @property
     def _limits(self) -> Mining | None:
@@ -232,7 +261,7 @@ class FileExamples(ExampleSource):
             return None
         return limits_of(self.max_positive_ratio, self.margin, self.positive_score)
 
-    def _check_scored(self, counts: Counter[str], rows: int) -> None:
+    def _check_scored(self, counts: Counter[str]) -> None:
         """Raise ``DataError`` if no row could be held to the limits; say what they dropped."""
         if not counts["scored"]:
             raise DataError(
@@ -263,34 +292,6 @@ class FileExamples(ExampleSource):
         for kind, text in said.items():
             if counts[kind]:
                 log.warning("%s: %s", self.paths[0], text.format(f"{counts[kind]:,}"))
-
-
-def _together(rows: Iterable[Row]) -> list[Row]:
-    """Return the rows, with the graded ones of one query as one row in the place of its first.
-
-    A document graded twice keeps the later grade.
-    """
-    merged: list[Row] = []
-    places: dict[str, int] = {}
-    lists: dict[int, dict[str, Labelled]] = {}
-    wrong: dict[int, dict[str, None]] = {}  # negative queries, each once
-    for row in rows:
-        if not row.graded:
-            merged.append(row)
-            continue
-        key = row.query.key
-        if key not in places:
-            places[key] = len(merged)
-            merged.append(row)
-        graded = lists.setdefault(places[key], {})
-        wrong.setdefault(places[key], {}).update(dict.fromkeys(row.negative_queries))
-        graded.update((one.document.key, one) for one in row.documents)
-    for place, documents in lists.items():
-        best_first = sorted(documents.values(), key=lambda one: -one.label)
-        merged[place] = merged[place]._replace(
-            documents=tuple(best_first), negative_queries=tuple(wrong[place])
-        )
-    return merged
 
 
 def _relevant(rows: Iterable[Row], dataset: Dataset) -> dict[str, frozenset[str]]:

@@ -54,6 +54,11 @@ class ExampleSource:
         return ()
 
     @property
+    def buffer(self) -> int | None:
+        """Of how many examples memory holds those that its ``streamed`` reads; None: of all."""
+        return None
+
+    @property
     def keeps(self) -> bool:
         """Whether its ``examples`` takes ``folder``, where what took long to make is kept."""
         return False

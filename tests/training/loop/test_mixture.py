@@ -190,11 +190,14 @@ def test_prompts_of_a_source_are_those_of_an_encoder(bert: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"weights": {"c": 1.0}}, "weights: 'c' is no source of the examples, which are 'a', 'b'"),
+        (
+            {"weights": {"c": 1.0}},
+            "weights: 'c' is not a source of the examples, which are 'a', 'b'",
+        ),
         ({"weights": {"a": 0.0}}, "weights: 0.0 for 'a', expected a number above 0"),
         ({"weights": {"a": float("nan")}}, "weights: nan for 'a'"),
         ({"weights": {"a": 1.0}, "sampling_temperature": 1.0}, "leave one of the two out"),
-        ({"prompts": {"c": {}}}, "prompts: 'c' is no source"),
+        ({"prompts": {"c": {}}}, "prompts: 'c' is not a source"),
         ({"prompts": {"a": {"queries": ""}}}, "sides are query and document"),
         ({"prompts": {"a": {"query": "x"}}}, "prompts: Dense has none that a dataset could change"),
         ({"loss": {"a": InfoNCE()}}, "loss: none for 'b', which has examples"),

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from sluice.encoders.foundation.errors import ConfigError
-from sluice.training.losses.base import LossBase, as_loss
+from sluice.training.losses.base import as_loss
 from sluice.training.losses.composed.members import Composed, Members
 
 if TYPE_CHECKING:
@@ -54,15 +53,3 @@ class BySource(Composed):
             for source, loss in self.losses.items()
             for name, value in loss.notes().items()
         }
-
-
-def loss_of(loss: LossBase, source: str) -> LossBase:
-    """Return the loss of a source: of a mixture its own, else the same for all."""
-    if not isinstance(loss, BySource):
-        return loss
-    if source not in loss.losses:
-        raise ConfigError(
-            f"loss: none for {source!r}, which has examples; there is one for each of "
-            f"{', '.join(loss.losses)}"
-        )
-    return loss.losses[source]

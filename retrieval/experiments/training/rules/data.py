@@ -38,6 +38,19 @@ def _of_the_test(run: RunFacts) -> Fault:
     )
 
 
+def _strange_dataset(run: RunFacts) -> Fault:
+    return first_of(
+        {"name": name, "near": suggest(name, run.datasets)}
+        for name in run.section.by_dataset or ()
+        if run.datasets and name not in run.datasets
+    )
+
+
+def _unprompted(run: RunFacts) -> Fault:
+    prompted = {"dense", "sparse"} & set(run.learns)
+    return not prompted and first_of({"name": name} for name in run.section.dataset_prompts or ())
+
+
 def _of_one_corpus(run: RunFacts) -> Fault:
     """Return a run or a retriever's folder, which has the documents of one dataset of several."""
     searched = [("examples.retriever", run.searched)]
@@ -148,10 +161,41 @@ DATA: Final = (
          "{split!r}: training on the test is refused: leave split out, and the train split is used",
          "datasets: [{name: a, split: test}, b]"),
     Rule("examples",
-         lambda run: run.datasets and run.examples and run.examples not in run.of_corpus,
-         "a file does not say which of the datasets its rows are of; leave datasets out, or take "
-         "examples of type {of_corpus}",
+         lambda run: run.datasets and run.examples and run.examples not in run.of_corpus
+         and not run.part,
+         "a file does not say which of the datasets its rows are of; write it under "
+         "by_dataset.NAME, leave datasets out, or take examples of type {of_corpus}",
          "{datasets: [a, b], examples: PAIRS}"),
+    Rule("by_dataset.{name}", _strange_dataset,
+         "no dataset of this training has that name; they are {datasets}{near}",
+         "{datasets: [a, b], by_dataset: {c: {weight: 2}}}"),
+    Rule("by_dataset", lambda run: run.section.by_dataset and len(run.datasets) < 2,
+         "says what some of several datasets have of their own; list them under datasets, or give "
+         "the training itself that loss, those examples and prompts",
+         "by_dataset: {a: {loss: info_nce}}"),
+    Rule("sampling_temperature",
+         lambda run: run.section.sampling_temperature and run.section.dataset_weights,
+         "weights under by_dataset say how often each dataset is drawn; leave one of the two out",
+         "{datasets: [a, b], sampling_temperature: 2, by_dataset: {a: {weight: 2}}}"),
+    Rule("by_dataset.{name}.query_prompt", _unprompted,
+         "{kind} encoders have no prompts that a dataset could change; dense and splade encoders "
+         "have: leave it out",
+         "{datasets: [a, b], encoder: {type: cross_encoder}, loss: bce, examples: {type: bfs}, "
+         "by_dataset: {a: {query_prompt: 'q: '}}}"),
+    Rule("examples.buffer", lambda run: run.own_examples.get("buffer")
+         and "all_examples" in run.loss.wants,
+         "{name} looks at all examples before the first step; leave buffer out",
+         "{examples: {file: PAIRS, buffer: 9}, loss: {type: info_nce, logq: true}}"),
+    Rule("{key}", lambda run: run.own_examples.get("buffer")
+         and run.first_set("negatives", "teacher", "answered"),
+         "is for examples in memory, and examples.buffer leaves them on disk; leave one of the two "
+         "out, or write negatives and scores into the file (`sluice mine`, `sluice teach distil`)",
+         "{examples: {file: PAIRS, buffer: 9}, loss: margin_mse, teacher: m}"),
+    Rule("evaluate", lambda run: run.own_examples.get("buffer") and run.section.evaluate
+         and (run.section.evaluate.by == "examples" or not run.with_dataset),
+         "holds some of the examples out, which those on disk cannot; name a dataset with a dev "
+         "split (by: judgements), or leave evaluate or examples.buffer out",
+         "{examples: {file: PAIRS, buffer: 9}, evaluate: {by: examples}}"),
     Rule("answered", lambda run: run.datasets and run.section.answered,
          "a file does not say which of the datasets its documents are of; leave it out, and the "
          "judgements of each dataset say what its documents answer, or give one dataset",

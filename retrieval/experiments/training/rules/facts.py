@@ -27,11 +27,13 @@ class RunFacts(TrainingFacts):
 
     ``mining`` is what ``negatives`` of type mined describes. Without a dataset, as ``with_dataset``
     says, a cross-encoder is evaluated over its examples' documents.
+    ``part``: it is the part of one of several datasets, with what that has of its own.
     """
 
     section: TrainingSection
     mining: Mining | None
     with_dataset: bool
+    part: bool = False
 
     @property
     def encoder(self) -> Mapping[str, Any]:
