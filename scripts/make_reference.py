@@ -86,9 +86,9 @@ SECTIONS = {  # of the YAML files, in the order in which one meets them
     "CachedEncoding": "encoding", "Passages": "passages", "PruneSection": "prune",
     "EvaluateSection": "evaluate", "VariantsSection": "variants",
     "TrainingSection": "A model under train",
-    "TrainConfig": "A training run", "FreezeSection": "freeze",
-    "DevSection": "evaluate, of a training run", "OfDataset": "by_dataset",
-    "sparsity": "sparsity", "trainer": "trainer", "dataset": "dataset", "RankerSection": "ranker", "TuneConfig": "A tuning",
+    "TrainConfig": "A training run", "OfDataset": "by_dataset", "FreezeSection": "freeze",
+    "DevSection": "evaluate, of a training run", "sparsity": "sparsity", "trainer": "trainer",
+    "dataset": "dataset", "RankerSection": "ranker", "TuneConfig": "A tuning",
     "TuneSection": "tune", "BudgetSection": "budget",
 }  # fmt: skip
 WHOLE = {"Retriever", "Stage", "Updatable"}  # whose methods' whole docstrings are shown
