@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sluice.encoders.encoder import prompted
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
-from sluice.training.protocol import BiEncoder, Example
+from sluice.training.protocol import Example
 
 if TYPE_CHECKING:
     from sluice.training.batches.stream import Examples
@@ -35,15 +35,9 @@ def check_streamed(examples: Examples, loss: LossBase, given: Mapping[str, Any])
     from sluice.training.batches.stream import Mixture
     from sluice.training.losses.base import type_name
 
-    if not isinstance(examples, Mixture):
-        return
-    if "all_examples" in loss.wants:
-        raise ConfigError(
-            f"loss: {type_name(loss)} looks at all examples before the first step, and these are "
-            "streamed; give them as a list (examples.buffer: left out)"
-        )
-    for name, value in given.items():
-        if value is not None:
+    at_once = {f"loss: {type_name(loss)}": "all_examples" in loss.wants or None, **given}
+    for name, value in at_once.items():
+        if value is not None and isinstance(examples, Mixture):
             raise ConfigError(
                 f"{name}: needs all examples in memory, and these are streamed; leave it out, or "
                 "give a list (examples.buffer: left out)"
@@ -51,54 +45,32 @@ def check_streamed(examples: Examples, loss: LossBase, given: Mapping[str, Any])
 
 
 def check_sources(
-    sources: Iterable[str],
+    known: Sequence[str],
     encoder: Any,
     weights: Mapping[str, float] | None,
     prompts: Mapping[str, Mapping[str, str]] | None,
     temperature: float | None,
 ) -> None:
     """Raise ``ConfigError`` for weights or prompts of sources that are not there or are wrong."""
-    known = list(sources)
-    for key, values in (("weights", weights), ("prompts", prompts)):
-        for name in values or ():
-            if name not in known:
-                raise ConfigError(
-                    f"{key}: {name!r} is not a source of the examples, which are "
-                    f"{', '.join(map(repr, known))}{suggest(name, known)}"
-                )
-    if weights is not None:
-        if temperature is not None:
+    for name in {**(weights or {}), **(prompts or {})}:
+        if name not in known:
             raise ConfigError(
-                "sampling_temperature: weights say how often each dataset is drawn; leave one of "
-                "the two out"
+                f"weights and prompts: {name!r} is not a source of the examples, which are "
+                f"{', '.join(map(repr, known))}{suggest(name, known)}"
             )
-        for name, weight in weights.items():
-            if not 0 < weight < math.inf:
-                raise ConfigError(f"weights: {weight} for {name!r}, expected a number above 0")
+    for name, weight in (weights or {}).items():
+        if not 0 < weight < math.inf:
+            raise ConfigError(f"weights: {weight} for {name!r}, expected a number above 0")
     for name, own in (prompts or {}).items():
-        strange = next((side for side in own if side not in ("query", "document")), None)
-        if strange is not None:
-            raise ConfigError(
-                f"prompts: {name!r} has one for {strange!r}; sides are query and document"
-            )
-        if not isinstance(encoder, BiEncoder):
-            raise ConfigError(
-                f"prompts: {type(encoder).__name__} reads query and document together; leave them "
-                "out"
-            )
+        if not own.keys() <= {"query", "document"}:
+            raise ConfigError(f"prompts: {name!r} has {', '.join(own)}, expected query, document")
         prompted(encoder, own)
-    _check_temperature(temperature, known)
-
-
-def _check_temperature(temperature: float | None, sources: Sequence[str]) -> None:
-    if temperature is None:
-        return
-    if not 0 < temperature < math.inf:
+    if temperature is not None and not 0 < temperature < math.inf:
         raise ConfigError(f"sampling_temperature: {temperature}, expected a number above 0")
-    if len(sources) == 1:
+    if temperature is not None and (len(known) == 1 or weights is not None):
         raise ConfigError(
-            "sampling_temperature: weighs several datasets, and the examples are of one; leave it "
-            "out"
+            "sampling_temperature: weighs several datasets, and the examples are of one or have "
+            "weights; leave it out"
         )
 
 

@@ -92,12 +92,6 @@ class OfDataset(Section):
         "out, 1 if others have one, else as sampling_temperature says.",
     )
 
-    @property
-    def prompts(self) -> dict[str, str]:
-        """The prompts that are set, by side."""
-        both = {"query": self.query_prompt, "document": self.document_prompt}
-        return {side: prompt for side, prompt in both.items() if prompt is not None}
-
 
 class TrainingSection(Section):
     """One training run: what is trained, with which loss and negatives, for how long."""
@@ -202,5 +196,9 @@ class TrainingSection(Section):
     @property
     def dataset_prompts(self) -> dict[str, dict[str, str]] | None:
         """The prompts of the datasets that have some, by side; None where none has."""
-        own = (self.by_dataset or {}).items()
-        return {name: each.prompts for name, each in own if each.prompts} or None
+        found: dict[str, dict[str, str]] = {}
+        for name, own in (self.by_dataset or {}).items():
+            for side, prompt in (("query", own.query_prompt), ("document", own.document_prompt)):
+                if prompt is not None:
+                    found.setdefault(name, {})[side] = prompt
+        return found or None

@@ -12,7 +12,7 @@ from typing import Annotated, TypeAlias
 from annotated_types import Ge
 
 from sluice.encoders.foundation.build import checked
-from sluice.encoders.foundation.errors import ConfigError, DataError
+from sluice.encoders.foundation.errors import DataError
 from sluice.training.batches.sampler import SCAN, positive_keys, query_keys
 from sluice.training.protocol import Example
 
@@ -24,10 +24,8 @@ BUFFER = 10_000
 class ExampleStream:
     """Examples that are read anew in every epoch, of which memory holds ``buffer``.
 
-    ``open_pass`` returns an iterator over all of them, in the same order at each call; generators
-    are made by a function, such as ``lambda: read(path)``. They are shuffled by drawing each batch
-    at random from the buffer, which the next ones refill: a file sorted by subject should be
-    shuffled on disk too. ``source`` is the dataset they are from, see ``Example``.
+    ``open_pass`` returns an iterator over all, in the same order at each call. Batches are drawn at
+    random from the buffer, which the next ones refill. ``source`` is that of ``Example``.
     """
 
     @checked()
@@ -58,11 +56,9 @@ class ExampleStream:
 
     def each(self, change: Callable[[Example], Example], source: str) -> ExampleStream:
         """Return the stream of what ``change`` makes of each example, of another source."""
-        made = ExampleStream(
+        return ExampleStream(
             lambda: map(change, self.open_pass()), buffer=self.buffer, source=source
         )
-        made._count = self._count
-        return made
 
 
 class Mixture:
@@ -120,9 +116,8 @@ class StreamSampler:
 
     An epoch reads the stream once, from its start, and has n / ``batch_size`` batches, the last one
     smaller. With ``distinct`` no query appears twice in a batch, nor does a positive while the
-    buffer has others; what clashes waits in the buffer, and the last to wait may be left out.
-    The order is a function of seed and epoch, so that a resumed training reads up to its place and
-    continues with the very next example.
+    buffer has others; what clashes waits, and the last to wait may be left out. The order is a
+    function of seed and epoch: a resumed training continues with the very next example.
     """
 
     def __init__(
@@ -156,10 +151,6 @@ class StreamSampler:
         """Choose the epoch that the next iteration yields."""
         self.epoch = epoch
 
-    def replace(self, examples: Sequence[Example]) -> None:
-        """Raise ``ConfigError``: a stream is read again, and not refreshed."""
-        raise ConfigError("negatives.refresh: streamed examples cannot be refreshed; leave it out")
-
     def __iter__(self) -> Iterator[list[Example]]:
         chance = random.Random(f"{self.seed}:{self.epoch}:stream")
         left = iter(self.stream)
@@ -182,22 +173,18 @@ class StreamSampler:
             place = chance.randrange(len(buffer))
             buffer[place], buffer[-1] = buffer[-1], buffer[place]
             example = buffer.pop()
-            own = set(query_keys(example)) if self.distinct else set()
-            every = own | set(positive_keys(example)) if self.distinct else own
-            if both.isdisjoint(every):
-                batch.append(example)
-                queries |= own
-                both |= every
-            else:
-                waiting.append(example)
+            own = {*query_keys(example)}
+            every = {*own, *positive_keys(example)}
+            fits = both.isdisjoint(every) or not self.distinct
+            (batch if fits else waiting).append(example)
+            if fits:
+                queries, both = queries | own, both | every
         for example in waiting:
-            own = set(query_keys(example))
-            full = len(batch) >= self.batch_size
-            if full or not (queries.isdisjoint(own) or len(batch) < self.processes):
-                buffer.append(example)
-            else:
-                batch.append(example)
-                queries |= own
+            own = {*query_keys(example)}
+            fits = queries.isdisjoint(own) or len(batch) < self.processes
+            fits = fits and len(batch) < self.batch_size
+            (batch if fits else buffer).append(example)
+            queries |= own if fits else set()
         if 2 * len(batch) < self.batch_size and buffer and not self._warned:
             self._warned = True
             log.warning(

@@ -212,7 +212,7 @@ class RetrievalTrainer(Trainer):  # type: ignore[misc]
             self.teacher.prepare(examples)
         if packed:
             self.train_dataset.examples = list(examples)
-            self.sampler.replace(examples)
+            self.sampler.replace(examples)  # type: ignore[union-attr]  # streams are not refreshed
         else:
             self.train_dataset.replace(examples)
         self._count_documents(examples)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,7 @@ from sluice.retrieval.retrievers.retriever import Retriever
 from sluice.retrieval.training_data.example_sources import refuse_unlearnable
 from sluice.retrieval.training_data.examples import OpenJudge, Source, TrainingExamples
 from sluice.retrieval.training_data.own_pairs import TrainingData, training_data
-from sluice.training.batches.stream import Examples, ExampleStream, Mixture, collected
+from sluice.training.batches.stream import Examples, ExampleStream, collected
 from sluice.training.losses.base import compares_own, loss_of, taught_by_batch, type_name
 from sluice.training.protocol import DevMeasures, PairEncoder
 
@@ -162,13 +162,10 @@ def loss_in(section: TrainingSection, where: str) -> LossBase:
 
 def check_learnable(examples: Examples, encoder: Any, loss: LossBase, where: str) -> None:
     """Raise ``DataError`` where a loss tells apart documents of one query, and none has several."""
-    parts: Mapping[str, Iterable[Example]] = examples.parts if isinstance(examples, Mixture) else {
-        source: [each for each in examples if each.source == source]
-        for source in dict.fromkeys(each.source for each in examples)
-    }  # fmt: skip
-    for source, own in parts.items():
+    for source in dict.fromkeys(example.source for example in examples):
         its = loss_of(loss, source)
         if isinstance(encoder, PairEncoder) or compares_own(its):
+            own = (example for example in examples if example.source == source)
             alone = f"{type_name(its)} learns from each query's own documents"
             across = "across_queries" in its.wants
             refuse_unlearnable(own, alone, f"{where}examples", across=across)

@@ -115,8 +115,6 @@ def test_each_process_has_a_share() -> None:
 def test_what_cannot_be() -> None:
     with pytest.raises(ConfigError, match="buffer: 0"):
         stream(4, 0)
-    with pytest.raises(ConfigError, match=r"negatives\.refresh"):
-        StreamSampler(stream(4, 4), 2, seed=13).replace([])
 
 
 def test_mappings_are_mixtures() -> None:

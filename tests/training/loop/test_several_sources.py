@@ -86,7 +86,7 @@ def test_examples_are_saved_with_their_source(tiny: ModuleType, tmp_path: Path) 
     [
         (0.0, "sampling_temperature: 0.0, expected a number above 0"),
         (float("nan"), "sampling_temperature: nan, expected"),
-        (2.0, "weighs several datasets, and the examples are of one; leave it out"),
+        (2.0, "weighs several datasets, and the examples are of one or have weights; leave it out"),
     ],
 )
 def test_a_temperature_that_means_nothing(
