@@ -261,3 +261,46 @@ def test_a_journey(
     file.write_text(yaml.safe_dump(facts, sort_keys=False), encoding="utf-8")
     code, _, err = sluice("run", file)
     assert code == 0, err
+
+
+def test_the_options_of_the_command(
+    sluice: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Split, depth, windows, passes, prompt and budget reach the work; a fault writes nothing."""
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    asked: list[str] = []
+
+    def reply(body: dict[str, Any]) -> Any:
+        asked.append(body["messages"][0]["content"])
+        places = sorted(re.findall(r"\[(\d+)\] ", asked[-1]), key=int, reverse=True)
+        content = " > ".join(f"[{place}]" for place in places)  # the last is the best
+        return {"choices": [{"message": {"content": content}}], "usage": {"total_tokens": 5}}
+
+    server = Server(reply)
+    data = write_beir(tmp_path / "data")
+    run = {f"q{n}": {f"d{10 + d}": float(-d) for d in range(5)} for n in range(40)}
+    Run(run).save(tmp_path / "r.trec")
+    model = json.dumps({"type": "http", "url": server.url, "model": "m", "retries": 0})
+    words = ["teach", "rank", model, data, "--candidates", tmp_path / "r.trec", "--output"]
+    prompt = "Of {count}, for {query}:\n{documents}\nwrite them in order."
+    code, out, err = sluice(
+        *words, tmp_path / "test.jsonl", "--split", "test", "--depth", 4, "--window", 3,
+        "--step", 2, "--passes", 1, "--prompt", prompt,
+    )  # fmt: skip
+    assert code == 0, err
+    assert "8 lists in order; 16 windows, 80 tokens" in out
+    rows = rows_in(tmp_path / "test.jsonl")
+    assert [row["query_id"] for row in rows] == [f"q{n}" for n in range(20, 28)]
+    # 0 1 [2 3] is a window of three: 0 [3 2 1], then [2 3 0] 1 from the first three places.
+    assert all(row["doc_ids"] == ["d12", "d13", "d10", "d11"] for row in rows)
+    assert len(asked) == 16
+    assert all(text.startswith("Of 3, for ") for text in asked)
+    code, _, err = sluice(*words, tmp_path / "none.jsonl", "--split", "test", "--budget", 0)
+    assert code == 2
+    assert "no answer about 8 queries" in err
+    code, _, err = sluice(*words, tmp_path / "none.jsonl", "--window", 2, "--step", 2)
+    assert code == 2
+    assert "step: 2; expected less than the window, 2" in err
+    server.close()
+    assert not (tmp_path / "none.jsonl").exists()
