@@ -455,10 +455,7 @@ def encoder_of(encoder: Any, source: str) -> Any:
 
 
 def prompted(encoder: Any, prompts: Mapping[str, str]) -> Any:
-    """Return an encoder with other prompts, by side; without any, the encoder itself.
-
-    Raises ``ConfigError`` for an encoder that cannot have others.
-    """
+    """Return an encoder with these prompts, by side; ``ConfigError`` for one that has its own."""
     if not prompts:
         return encoder
     with_prompts = hooks_of(encoder).with_prompts

@@ -168,9 +168,9 @@ class TextEncoder(TransformerModel, EncoderBase):
     def with_prompts(self, prompts: Mapping[str, str]) -> Self:
         """Return an encoder with these prompts in the place of its own, over the same weights.
 
-        Raises ``ConfigError`` where prompts are not pooled: what embeds texts knows one alone.
+        Raises ``ConfigError`` where prompts are not pooled, or stand behind a marker.
         """
-        if not getattr(self, "pool_prompt", True):
+        if not getattr(self, "pool_prompt", True) or self.similarity == "max_sim":
             raise ConfigError(
                 "prompts: this encoder leaves its prompt out of the pooled tokens, so that all its "
                 "texts have the same; leave the prompts of datasets out"

@@ -75,22 +75,14 @@ class OfDataset(Section):
     """What one of several datasets has of its own."""
 
     loss: Loss | None = Field(default=None, description="Its loss; left out, that of the training.")
-    examples: Examples | None = Field(
-        default=None, description="Its examples; left out, those of the training."
-    )
-    query_prompt: str | None = Field(
-        default=None, description="What its queries begin with, in the place of the encoder's."
-    )
-    document_prompt: str | None = Field(
-        default=None, description="What its documents begin with, in the place of the encoder's."
-    )
+    examples: Examples | None = Field(default=None, description="Its examples.")
+    query_prompt: str | None = Field(default=None, description="What its queries begin with.")
+    document_prompt: str | None = Field(default=None, description="What its documents begin with.")
     weight: float | None = Field(
-        default=None,
-        gt=0,
-        allow_inf_nan=False,
-        description="How many of the batches are of it, in proportion to the others' weights; left "
-        "out, 1 if others have one, else as sampling_temperature says.",
-    )
+        default=None, gt=0, allow_inf_nan=False,
+        description="Its share of the batches, over the sum of all weights; left out, 1 where "
+        "others have one, else as sampling_temperature says.",
+    )  # fmt: skip
 
 
 class TrainingSection(Section):
@@ -111,10 +103,7 @@ class TrainingSection(Section):
         "by size, more: more alike; left out, 2.",
     )
     by_dataset: dict[str, OfDataset] | None = Field(
-        default=None,
-        min_length=1,
-        description="What some of several datasets have of their own, by their names: a loss, "
-        "examples, prompts, a weight.",
+        default=None, min_length=1, description="What some of several datasets have of their own."
     )
     examples: Examples | None = Field(
         default=None,

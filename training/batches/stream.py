@@ -18,8 +18,6 @@ from sluice.training.protocol import Example
 
 log = logging.getLogger("sluice")
 
-BUFFER = 10_000
-
 
 class ExampleStream:
     """Examples that are read anew in every epoch, of which memory holds ``buffer``.
@@ -33,7 +31,7 @@ class ExampleStream:
         self,
         open_pass: Callable[[], Iterable[Example]],
         *,
-        buffer: Annotated[int, Ge(1), "Examples in memory, from which batches are drawn."] = BUFFER,
+        buffer: Annotated[int, Ge(1), "Examples in memory, from which batches are drawn."] = 10_000,
         source: str = "",
     ) -> None:
         self.open_pass = open_pass

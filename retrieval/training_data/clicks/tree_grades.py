@@ -40,7 +40,7 @@ def grades_by_trees(
     rows = [n for n, (query, doc) in enumerate(pairs) if doc in judged.get(query, {})]
     rows.sort(key=lambda n: pairs[n][0])
     grades = np.array([judged[pairs[n][0]][pairs[n][1]] for n in rows], np.int64)
-    starts = np.unique([pairs[n][0] for n in rows], return_index=True)[1] if rows else []
+    starts: list[int] = list(np.unique([pairs[n][0] for n in rows], return_index=True)[1])
     lists = JudgedLists(
         features[rows], grades, np.array([*starts, len(rows)]), np.ones(len(starts))
     )

@@ -170,16 +170,14 @@ DATA: Final = (
          "no dataset of this training has that name; they are {datasets}{near}",
          "{datasets: [a, b], by_dataset: {c: {weight: 2}}}"),
     Rule("by_dataset", lambda run: run.section.by_dataset and len(run.datasets) < 2,
-         "says what some of several datasets have of their own; list them under datasets, or give "
-         "the training itself that loss, those examples and prompts",
+         "says what some of several datasets have of their own; list them under datasets",
          "by_dataset: {a: {loss: info_nce}}"),
     Rule("sampling_temperature",
          lambda run: run.section.sampling_temperature and run.section.dataset_weights,
          "weights under by_dataset say how often each dataset is drawn; leave one of the two out",
          "{datasets: [a, b], sampling_temperature: 2, by_dataset: {a: {weight: 2}}}"),
     Rule("by_dataset.{name}.query_prompt", _unprompted,
-         "{kind} encoders have no prompts that a dataset could change; dense and splade encoders "
-         "have: leave it out",
+         "{kind} encoders have none that a dataset could change; leave it out",
          "{datasets: [a, b], encoder: {type: cross_encoder}, loss: bce, examples: {type: bfs}, "
          "by_dataset: {a: {query_prompt: 'q: '}}}"),
     Rule("examples.buffer", lambda run: run.own_examples.get("buffer")
