@@ -275,7 +275,7 @@ def _reference(name: str) -> str:
     if name in PLACES:
         return f"[{ONE[name]}]({PLACES[name]})"
     title = SECTIONS[name]
-    return f"[{title.partition(',')[0]}](yaml.md#{re.sub(r'[^a-z]+', '-', title.lower())})"
+    return f"[{title.partition(',')[0]}](yaml.md#{re.sub(r'[^a-z_]+', '-', title.lower())})"
 
 
 def _one_line(text: str) -> str:

@@ -192,7 +192,7 @@ def measured(asked: argparse.Namespace, seed: int) -> dict[str, float]:
     found = areas(retriever, data, hidden, {"fitted": adapted.adapter})
     if asked.filtered:
         found |= filtered(retriever, whole, left, adapted, asked, seed)
-    if asked.joint and asked.tune:
+    if asked.joint:
         start = own / "adapter"
         adapted.save_pretrained(start)
         loss = {"type": "rrra", "adapter": str(start), "loss": {"type": "info_nce",
@@ -223,6 +223,8 @@ def main() -> None:
         "--filtered": {"type": int, "default": 0, "metavar": "STEPS"},
         "--documents": {"type": int, "default": 0, "help": "of a cut with as many queries at most"},
     })  # fmt: skip
+    if asked.joint and not asked.tune:
+        sys.exit("--joint: continues what --tune began; give --tune STEPS too")
     if asked.documents:
         place = asked.output / f"cut-{asked.documents}"
         asked.dataset = cut(asked.dataset, asked.documents, asked.documents, place)

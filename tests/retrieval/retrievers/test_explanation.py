@@ -9,9 +9,8 @@ from small_world import WordEncoder, documents
 
 from sluice.encoders import BM25Encoder, SpladeEncoder
 from sluice.encoders.foundation.errors import ConfigError, DataError
-from sluice.indexing.inverted.approximate import ApproximateIndex
 from sluice.encoders.lexical.variants import Variant
-from sluice.indexing import InvertedIndex
+from sluice.indexing.inverted.approximate import ApproximateIndex
 from sluice.retrieval import Document, Retriever
 from sluice.retrieval.retrievers.explanation import term_texts
 
