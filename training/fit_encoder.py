@@ -142,14 +142,14 @@ def fit(
     loss = BySource(loss) if isinstance(loss, Mapping) else loss
     _check_cache(gradient_cache)
     _check_dev(evaluate, patience, shares, margin, sparse=sparsity is not None)
-    given = {"negatives.refresh": refresh, "negatives": live, "teacher": teacher}
-    check_streamed(chosen, as_loss(loss), given)
     sources = list(dict.fromkeys(example.source for example in known))
     check_sources(sources, encoder, weights, prompts, sampling_temperature)
     for source in sources:
         encoder_of(encoder, source)  # an encoder with an expert for each dataset knows them all
     start_processes()
     _check_encoder(encoder)
+    given = {"negatives.refresh": refresh, "negatives": live, "teacher": teacher}
+    check_streamed(chosen, as_loss(loss), given)
     check_examples(as_loss(loss), known)
     settings = dict(trainer or {})
     folder = Path(output).resolve()

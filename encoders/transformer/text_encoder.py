@@ -118,6 +118,7 @@ class TextEncoder(TransformerModel, EncoderBase):
 
     takes_bytes = True
     expand_to = 0  # tokens that queries are filled up to
+    pool_prompt = True  # False: a prompt's tokens are left out of what is pooled
 
     def __init__(
         self,
@@ -170,7 +171,7 @@ class TextEncoder(TransformerModel, EncoderBase):
 
         Raises ``ConfigError`` where prompts are not pooled, or stand behind a marker.
         """
-        if not getattr(self, "pool_prompt", True) or self.similarity == "max_sim":
+        if not self.pool_prompt or self.similarity == "max_sim":
             raise ConfigError(
                 "prompts: this encoder leaves its prompt out of the pooled tokens, so that all its "
                 "texts have the same; leave the prompts of datasets out"

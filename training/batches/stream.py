@@ -76,7 +76,7 @@ class Mixture:
         return [
             example
             for part in self.parts.values()
-            for example in islice(part, getattr(part, "buffer", None))
+            for example in islice(part, part.buffer if isinstance(part, ExampleStream) else None)
         ]
 
 

@@ -342,7 +342,7 @@ def test_a_failure_is_shown_with_its_id(road: World) -> None:
 
 ROWS = [
     ("7", "Gold", "Gold in the river."), ("8", "Key", "The key of the garage is blue."),
-    ("9", "", "Größe der Schleuse " + "und Wasser " * 90), ("10", "Stone", "Stone and water."),
+    ("9", "", "Größe der Schleuse " + "und Wasser " * 90), ("10", "Stone", "Water and stone."),
 ]  # fmt: skip
 
 
