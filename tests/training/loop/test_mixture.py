@@ -145,7 +145,9 @@ def test_weights_are_shares_of_the_batches(
     assert len(list(sampler)) == len(sampler) == 12
 
 
-def test_each_source_has_its_prompts(bert: Path, tiny: ModuleType, tmp_path: Path) -> None:
+def test_each_source_has_its_prompts(
+    bert: Path, tiny: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     encoder = DenseEncoder.from_pretrained(bert, query_prompt="own: ")
     read: list[tuple[str, str]] = []
     plain = DenseEncoder.tokenize
@@ -157,14 +159,12 @@ def test_each_source_has_its_prompts(bert: Path, tiny: ModuleType, tmp_path: Pat
     prompts = {"a": {"query": "first: ", "document": "text: "}}
     parts = {"a": tiny.examples(8)[:4], "b": tiny.examples(8)[4:]}
     before = encoder.encode_queries(["red fox"])
-    try:
-        DenseEncoder.tokenize = noted  # type: ignore[method-assign]
-        fit(
-            encoder, parts, InfoNCE(), output=tmp_path, prompts=prompts,
-            trainer={**TRAINER, "max_steps": 2, "save_strategy": "no"},
-        )  # fmt: skip
-    finally:
-        DenseEncoder.tokenize = plain  # type: ignore[method-assign]
+    monkeypatch.setattr(DenseEncoder, "tokenize", noted)
+    fit(
+        encoder, parts, InfoNCE(), output=tmp_path, prompts=prompts,
+        trainer={**TRAINER, "max_steps": 2, "save_strategy": "no"},
+    )  # fmt: skip
+    monkeypatch.undo()
     expected = {("query", f"first: {e.query.text}") for e in parts["a"]}
     expected |= {("document", f"text: {d.text}") for e in parts["a"] for d in e.documents}
     expected |= {("query", f"own: {e.query.text}") for e in parts["b"]}
