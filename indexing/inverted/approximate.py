@@ -7,6 +7,7 @@ of ``DEPTHS`` and in each half of the queries, is at least 1 less the loss.
 from __future__ import annotations
 
 import logging
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeAlias
@@ -20,6 +21,7 @@ from sluice.indexing.hits import Hits, Mask
 from sluice.indexing.index import SearchParameters
 from sluice.indexing.inverted.search.record import RECORD, SPENT
 from sluice.indexing.inverted.settings import (
+    EXACT,
     SEARCH_PARAMETERS,
     USUAL,
     SearchSettings,
@@ -98,7 +100,7 @@ class MeasuredLoss(RecallNote):
 
 def joined_notes(notes: Sequence[MeasuredLoss]) -> MeasuredLoss:
     """Return the note of several indexes searched as one: what leaves out least, measured alike."""
-    alpha, beta = (max(getattr(each, name) for each in notes) for name in ("alpha", "beta"))
+    alpha, beta = (max(getattr(each, name) for each in notes) for name in EXACT)
     return replace(max(notes, key=lambda each: each.work), alpha=alpha, beta=beta)
 
 
@@ -108,6 +110,7 @@ class ApproximateIndex(MeasuredIndex):
     settings: SegmentSettings
     _logged: set[SearchSettings]  # settings whose overlap was logged
 
+    @abstractmethod
     def _run(
         self,
         queries: Sparse,
@@ -116,11 +119,12 @@ class ApproximateIndex(MeasuredIndex):
         settings: SearchSettings,
         work: Work | None = None,
     ) -> Hits:
-        raise NotImplementedError
+        """Search; ``work`` becomes what each query took, see ``RECORD``."""
 
     @property
+    @abstractmethod
     def _blocks(self) -> int:
-        raise NotImplementedError
+        """The number of blocks of all segments."""
 
     @property
     def recall_note(self) -> MeasuredLoss | None:
@@ -202,7 +206,7 @@ class ApproximateIndex(MeasuredIndex):
     ) -> Hits:
         settings = self._settings(parameters)
         hits = self._run(queries, k, allowed, settings)
-        own = {"alpha", "beta"} & parameters.keys()  # what was chosen is measured already
+        own = EXACT.keys() & parameters.keys()  # what was chosen is measured already
         if settings.approximate and own and settings not in self._logged:
             from sluice.indexing.inverted.spooling.approximation import SAMPLED, log_overlap
 

@@ -61,6 +61,7 @@ class SearchSettings(NamedTuple):
 
 
 USUAL: Final = SearchSettings()
+EXACT: Final = {"alpha": 1.0, "beta": 1.0}  # parameters that leave nothing out
 SEARCH_PARAMETERS: Final = SearchSettings._fields
 
 
@@ -69,8 +70,8 @@ def search_settings(params: Mapping[str, Any] | None) -> SearchSettings:
     if not params:
         return USUAL
     shares = []
-    for name in ("alpha", "beta"):
-        value = params.get(name, 1.0)
+    for name, exact in EXACT.items():
+        value = params.get(name, exact)
         if not is_number(value) or not 0 < value <= 1:
             raise ConfigError(f"params.{name}: {value!r}, expected a number above 0, at most 1")
         shares.append(float(value))

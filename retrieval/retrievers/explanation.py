@@ -9,6 +9,7 @@ import numpy as np
 
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError, DataError
+from sluice.indexing.inverted.settings import EXACT
 from sluice.retrieval.pipelines.hit import TokenMatch
 from sluice.retrieval.retrievers.corpus.token_scores import (
     exact_params,
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from sluice.retrieval.retrievers.state import RetrieverState
 
 FEW = 10  # hits whose loss is shown
-EXACT = {"alpha": 1.0, "beta": 1.0}  # parameters that leave nothing out
 
 
 class TermPart(NamedTuple):
@@ -135,7 +135,7 @@ def _left_out(index: Any, searched: Any, vector: Any, params: Mapping[str, Any])
     from sluice.indexing import InvertedIndex
 
     setting = index.leaves_out(params) if isinstance(index, InvertedIndex) else ""
-    if not setting or not {"alpha", "beta"} & params.keys():  # what an index chose is measured
+    if not setting or not EXACT.keys() & params.keys():  # what an index chose is measured
         return ""
     best = searched.search(vector, FEW, params={**params, **EXACT}).rows[0]
     found = searched.search(vector, FEW, params=params).rows[0]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from sluice.encoders.foundation.numbers import plural
+from sluice.indexing.inverted.settings import EXACT
 from sluice.retrieval.pipelines.operators import Cut, Then
 from sluice.retrieval.pipelines.rerank import Rerank
 from sluice.retrieval.pipelines.stage import Stage
@@ -122,7 +123,7 @@ def _noted(stage: Stage) -> list[GatherRecall]:
     if (
         retriever is None
         or retriever.params.get("mode") == "exhaustive"
-        or ({"alpha", "beta"} & retriever.params.keys())
+        or (EXACT.keys() & retriever.params.keys())
     ):  # not what was measured
         return list(found.values())
     own, name = retriever.index, retriever.name
@@ -156,7 +157,7 @@ def approximate_recall(retriever: Retriever, asked: Mapping[str, str]) -> Gather
     """Measure what a retriever's search finds of its exact best."""
     name, k = retriever.name, max(CUTS)
     run = retriever.run(asked, None, k)
-    exact = retriever.run(asked, None, k, params={"alpha": 1.0, "beta": 1.0})
+    exact = retriever.run(asked, None, k, params=EXACT)
     recall = {str(cut): _mean_recall(run, exact, cut) for cut in CUTS}
     return GatherRecall(name, name, len(asked), recall)
 

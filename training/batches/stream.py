@@ -83,6 +83,16 @@ class Mixture:
 Examples: TypeAlias = list[Example] | Mixture
 
 
+def by_source(examples: Examples) -> Mapping[str, Iterable[Example]]:
+    """Return the examples of each source; nothing that is streamed is read."""
+    if isinstance(examples, Mixture):
+        return examples.parts
+    parts: dict[str, list[Example]] = {}
+    for example in examples:
+        parts.setdefault(example.source, []).append(example)
+    return parts
+
+
 def collected(examples: Iterable[Example] | Mapping[str, Iterable[Example]]) -> Examples:
     """Return examples as a list, or as a mixture where some are streamed.
 

@@ -110,6 +110,10 @@ class LossBase:
         bound: Self = replaced(loss, similarity=similarity)  # maybe one that YAML cannot name
         return bound
 
+    def of_dataset(self, source: str) -> LossBase:
+        """Return the loss of examples of one source: this one, unless sources have their own."""
+        return self
+
     @property
     def needs_teacher(self) -> bool:
         """Whether the examples must bring a teacher's scores."""
@@ -187,19 +191,6 @@ class LossBase:
 
     def save(self, folder: str | Path) -> None:
         """Write what belongs beside the trained model."""
-
-
-def loss_of(loss: LossBase, source: str) -> LossBase:
-    """Return the loss of a source's examples: of a mixture its own, else the same for all."""
-    losses = getattr(loss, "losses", None)
-    if not isinstance(losses, Mapping):
-        return loss
-    if source not in losses:
-        raise ConfigError(
-            f"loss: none for {source!r}, which has examples; there is one for each of "
-            f"{', '.join(losses)}"
-        )
-    return as_loss(losses[source])
 
 
 def writes(loss: LossBase) -> bool:

@@ -28,8 +28,8 @@ from sluice.retrieval.retrievers.retriever import Retriever
 from sluice.retrieval.training_data.example_sources import refuse_unlearnable
 from sluice.retrieval.training_data.examples import OpenJudge, Source, TrainingExamples
 from sluice.retrieval.training_data.own_pairs import TrainingData, training_data
-from sluice.training.batches.stream import Examples, ExampleStream, collected
-from sluice.training.losses.base import compares_own, loss_of, taught_by_batch, type_name
+from sluice.training.batches.stream import Examples, ExampleStream, by_source, collected
+from sluice.training.losses.base import compares_own, taught_by_batch, type_name
 from sluice.training.protocol import DevMeasures, PairEncoder
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def opened_parts(
     """Open the splits of every collection, and what makes its examples, for its loss."""
     parts = []
     for each in collections:
-        own, its = section.of(each.name), loss_of(loss, each.name)
+        own, its = section.of(each.name), loss.of_dataset(each.name)
         dataset = each.open_dataset()
         folder = work_path / FOLDER / each.name if len(collections) > 1 else work_path
         data = training_data(own, dataset, seed, where, each.source, folder)
@@ -162,10 +162,9 @@ def loss_in(section: TrainingSection, where: str) -> LossBase:
 
 def check_learnable(examples: Examples, encoder: Any, loss: LossBase, where: str) -> None:
     """Raise ``DataError`` where a loss tells apart documents of one query, and none has several."""
-    for source in dict.fromkeys(example.source for example in examples):
-        its = loss_of(loss, source)
+    for source, own in by_source(examples).items():
+        its = loss.of_dataset(source)
         if isinstance(encoder, PairEncoder) or compares_own(its):
-            own = (example for example in examples if example.source == source)
             alone = f"{type_name(its)} learns from each query's own documents"
             across = "across_queries" in its.wants
             refuse_unlearnable(own, alone, f"{where}examples", across=across)

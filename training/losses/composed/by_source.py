@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from sluice.training.losses.base import as_loss
+from sluice.encoders.foundation.errors import ConfigError
+from sluice.training.losses.base import LossBase, as_loss
 from sluice.training.losses.composed.members import Composed, Members
 
 if TYPE_CHECKING:
@@ -27,6 +28,15 @@ class BySource(Composed):
 
     def _members(self) -> Members:
         return list(self.losses.items())
+
+    def of_dataset(self, source: str) -> LossBase:
+        """Return the loss of examples of one source; ``ConfigError`` for one without a loss."""
+        if source not in self.losses:
+            raise ConfigError(
+                f"loss: none for {source!r}, which has examples; there is one for each of "
+                f"{', '.join(self.losses)}"
+            )
+        return self.losses[source]
 
     @property
     def negatives(self) -> Negatives:
