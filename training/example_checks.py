@@ -20,9 +20,11 @@ log = logging.getLogger("sluice")
 
 def check_examples(loss: LossBase, examples: Sequence[Example]) -> None:
     """Check that examples have what the loss, or that of their source, learns from."""
+    from sluice.training.losses.composed.by_source import loss_of
+
     for source in dict.fromkeys(example.source for example in examples):
         own = [example for example in examples if example.source == source]
-        its = loss.of_dataset(source)
+        its = loss_of(loss, source)
         _check_teacher(its, own)
         _check_answered(its, own)
         _check_negative_queries(its, own)

@@ -110,10 +110,6 @@ class LossBase:
         bound: Self = replaced(loss, similarity=similarity)  # maybe one that YAML cannot name
         return bound
 
-    def of_dataset(self, source: str) -> LossBase:
-        """Return the loss of examples of one source: this one, unless sources have their own."""
-        return self
-
     @property
     def needs_teacher(self) -> bool:
         """Whether the examples must bring a teacher's scores."""

@@ -30,6 +30,7 @@ from sluice.retrieval.training_data.examples import OpenJudge, Source, TrainingE
 from sluice.retrieval.training_data.own_pairs import TrainingData, training_data
 from sluice.training.batches.stream import Examples, ExampleStream, by_source, collected
 from sluice.training.losses.base import compares_own, taught_by_batch, type_name
+from sluice.training.losses.composed.by_source import BySource, loss_of
 from sluice.training.protocol import DevMeasures, PairEncoder
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def opened_parts(
     """Open the splits of every collection, and what makes its examples, for its loss."""
     parts = []
     for each in collections:
-        own, its = section.of(each.name), loss.of_dataset(each.name)
+        own, its = section.of(each.name), loss_of(loss, each.name)
         dataset = each.open_dataset()
         folder = work_path / FOLDER / each.name if len(collections) > 1 else work_path
         data = training_data(own, dataset, seed, where, each.source, folder)
@@ -151,8 +152,6 @@ def loss_in(section: TrainingSection, where: str) -> LossBase:
     """Return the loss of a section, or where datasets have their own, one by dataset."""
     if not any(own.loss for own in (section.by_dataset or {}).values()):
         return make_loss(section.loss, where=f"{where}loss")
-    from sluice.training.losses.composed.by_source import BySource
-
     names = names_of(section.datasets or [])
     return BySource({
         name: make_loss(section.of(name).loss, where=f"{where}by_dataset.{name}.loss")
@@ -163,7 +162,7 @@ def loss_in(section: TrainingSection, where: str) -> LossBase:
 def check_learnable(examples: Examples, encoder: Any, loss: LossBase, where: str) -> None:
     """Raise ``DataError`` where a loss tells apart documents of one query, and none has several."""
     for source, own in by_source(examples).items():
-        its = loss.of_dataset(source)
+        its = loss_of(loss, source)
         if isinstance(encoder, PairEncoder) or compares_own(its):
             alone = f"{type_name(its)} learns from each query's own documents"
             across = "across_queries" in its.wants

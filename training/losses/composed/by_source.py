@@ -29,15 +29,6 @@ class BySource(Composed):
     def _members(self) -> Members:
         return list(self.losses.items())
 
-    def of_dataset(self, source: str) -> LossBase:
-        """Return the loss of examples of one source; ``ConfigError`` for one without a loss."""
-        if source not in self.losses:
-            raise ConfigError(
-                f"loss: none for {source!r}, which has examples; there is one for each of "
-                f"{', '.join(self.losses)}"
-            )
-        return self.losses[source]
-
     @property
     def negatives(self) -> Negatives:
         """Those of the losses where they agree, else all; each source's own count."""
@@ -63,3 +54,15 @@ class BySource(Composed):
             for source, loss in self.losses.items()
             for name, value in loss.notes().items()
         }
+
+
+def loss_of(loss: LossBase, source: str) -> LossBase:
+    """Return the loss of a source's examples; ``ConfigError`` for a source without one."""
+    if not isinstance(loss, BySource):
+        return loss
+    if source not in loss.losses:
+        raise ConfigError(
+            f"loss: none for {source!r}, which has examples; there is one for each of "
+            f"{', '.join(loss.losses)}"
+        )
+    return loss.losses[source]
