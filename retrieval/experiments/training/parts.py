@@ -30,7 +30,6 @@ from sluice.retrieval.training_data.examples import OpenJudge, Source, TrainingE
 from sluice.retrieval.training_data.own_pairs import TrainingData, training_data
 from sluice.training.batches.stream import Examples, ExampleStream, by_source, collected
 from sluice.training.losses.base import compares_own, taught_by_batch, type_name
-from sluice.training.losses.composed.by_source import BySource, loss_of
 from sluice.training.protocol import DevMeasures, PairEncoder
 
 if TYPE_CHECKING:
@@ -94,6 +93,8 @@ def opened_parts(
     loss: LossBase,
 ) -> list[Part]:
     """Open the splits of every collection, and what makes its examples, for its loss."""
+    from sluice.training.losses.composed.by_source import loss_of
+
     parts = []
     for each in collections:
         own, its = section.of(each.name), loss_of(loss, each.name)
@@ -152,6 +153,8 @@ def loss_in(section: TrainingSection, where: str) -> LossBase:
     """Return the loss of a section, or where datasets have their own, one by dataset."""
     if not any(own.loss for own in (section.by_dataset or {}).values()):
         return make_loss(section.loss, where=f"{where}loss")
+    from sluice.training.losses.composed.by_source import BySource
+
     names = names_of(section.datasets or [])
     return BySource({
         name: make_loss(section.of(name).loss, where=f"{where}by_dataset.{name}.loss")
@@ -161,6 +164,8 @@ def loss_in(section: TrainingSection, where: str) -> LossBase:
 
 def check_learnable(examples: Examples, encoder: Any, loss: LossBase, where: str) -> None:
     """Raise ``DataError`` where a loss tells apart documents of one query, and none has several."""
+    from sluice.training.losses.composed.by_source import loss_of
+
     for source, own in by_source(examples).items():
         its = loss_of(loss, source)
         if isinstance(encoder, PairEncoder) or compares_own(its):
