@@ -10,6 +10,7 @@ import numpy as np
 
 from sluice.encoders.foundation.errors import ConfigError, IndexFormatError
 from sluice.encoders.foundation.numbers import whole_number
+from sluice.encoders.foundation.processes import free_memory_bytes
 from sluice.indexing.checks import Dense, checked_dense
 from sluice.indexing.flat.compressed_rows import CompressedRows, FirstPass, checked_first_pass
 from sluice.indexing.hits import Hits, Mask, Rows, best_first
@@ -57,7 +58,6 @@ DEPTH, DEPTH_PER_HIT = 400, 10
 FEW_QUERIES = 16  # at a time, up to which each scans the codes by itself
 UNCODED = 16  # such queries that are answered without codes: making these takes about as long
 LEAST_CODED = 1 << 23  # bytes of vectors; fewer are scanned in half a millisecond
-LARGEST_CODED = 1 << 32  # bytes of vectors; their codes take a quarter of it in memory
 COPIED = 1 << 24  # bytes of several parts that are searched as one copy: each chunk costs time
 
 
@@ -72,8 +72,8 @@ class FlatIndex(Index):
     few queries); the candidates are scored exactly. ``cosine`` normalises by itself; a zero vector
     has cosine 0. Memory of a search: in each thread about a megabyte, and ``k`` keys a query;
     mapped files may be larger than memory. Searches run on ``NUMBA_NUM_THREADS`` threads. Once some
-    queries have come alone, the vectors, up to 4 GB of them, are also kept in memory in 8 bits, a
-    quarter of their size, which up to 16 queries at a time scan first: with a proven margin too.
+    queries have come alone, vectors that would fit into free memory are also kept there in 8 bits,
+    a quarter of their size, which up to 16 queries at a time scan first: with a proven margin too.
 
     ``first_pass`` keeps a smaller copy that is searched before the vectors. ``bf16`` (half their
     size) and ``int8`` (a quarter) change the speed and nothing else: the loss of each rounded
@@ -173,13 +173,14 @@ class FlatIndex(Index):
         if self._half_bytes is None:
             self._alone += len(queries)
             size = self._vectors.nbytes
-            if self._alone <= UNCODED or not LEAST_CODED <= size <= LARGEST_CODED:
+            if self._alone <= UNCODED or size < LEAST_CODED:
                 return None
             self._alone = -(1 << 40)  # other threads need not make them too
             from sluice.indexing.flat.half_bytes import HalfBytes, pays
 
             with notice():
-                if not pays(self.width or 0):
+                free = free_memory_bytes()
+                if not pays(self.width or 0) or (free is not None and size > free):
                     return None
                 self._half_bytes = HalfBytes(self._vectors, self.metric, self._places)
         return self._half_bytes.search(queries, k, allowed)

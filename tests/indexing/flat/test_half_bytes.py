@@ -160,6 +160,18 @@ def test_when_there_are_codes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert FlatIndex(first_pass="int8")._half_bytes is None
 
 
+@pytest.mark.parametrize(("missing", "made"), [(None, True), (0, True), (1, False)])
+def test_vectors_beyond_free_memory_have_no_codes(
+    missing: int | None, made: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index, documents = FlatIndex(), normal(13, 400, 16)
+    index.add(documents)
+    free = None if missing is None else index.size_bytes - missing
+    monkeypatch.setattr(flat, "free_memory_bytes", lambda: free)
+    index.search(documents[:1], 3)
+    assert (index._half_bytes is not None) == made
+
+
 def test_a_scan_that_rules_out_nothing_is_given_up() -> None:
     documents = normal(11, 1, 24) + 1e-6 * normal(12, 800, 24)
     index = FlatIndex()
