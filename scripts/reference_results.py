@@ -35,6 +35,7 @@ NO_HARM = {
 ORDER = (
     "bm25", "dense-zero-shot", "hybrid-zero-shot", "dense", "splade", "hybrid", "cascade",
 )  # fmt: skip
+UNSEEN = "cascade over its first stage, queries without a document of training"
 NAMED = {"dense": "start", "hybrid": "best part", "cascade": "first stage"}
 UNTRAINED_SYSTEMS = ("bm25", "dense-zero-shot", "hybrid-zero-shot")
 # nDCG@10 on the test split: BEIR's leaderboard and Anserini's flat BM25; the model's own card.
@@ -53,7 +54,9 @@ class Collection:
 
     results: dict[int, dict[str, Any]] = field(default_factory=dict)
     values: dict[int, dict[str, dict[str, Values]]] = field(default_factory=dict)
+    queries: list[str] = field(default_factory=list)  # in the order of the values
     folder: Path = Path()  # the last seed's output
+    unseen: set[str] = field(default_factory=set)  # queries: no seed saw a document of theirs
 
     @property
     def systems(self) -> list[str]:
@@ -199,8 +202,23 @@ def _harm(found: Mapping[str, Collection]) -> Iterator[str]:
             if difference < 0:
                 worse.append(f"{system} on {name} ({difference:+.4f}, p {p:.2g})")
         yield f"| {system} over its {NAMED[system]} | " + " | ".join(cells) + " |"
+    yield f"| {UNSEEN} | " + " | ".join(_among_unseen(each) for each in found.values()) + " |"
     yield ""
     yield f"Worse than its start, its best part or its first stage: {'; '.join(worse) or 'never'}."
+
+
+def _among_unseen(found: Collection) -> str:
+    """Return a cell: what the cascade adds where training knew no relevant document."""
+    from sluice.retrieval.evaluation.significance import paired_t_test
+
+    if not found.unseen:
+        return "none apart"
+    kept = [query in found.unseen for query in found.queries]
+    one, base = (found.by_query(which, MEASURES[0])[kept] for which in ("cascade", "hybrid"))
+    count = f"{sum(kept):,} queries"
+    if not np.any(one != base):
+        return f"the same ({count})"
+    return f"{(one - base).mean():+.4f} ({count}, p {paired_t_test(one, base):.2g})"
 
 
 def _published(found: Mapping[str, Collection]) -> Iterator[str]:
@@ -253,6 +271,8 @@ def _others(scores: Path) -> Iterator[str]:
 def read(output: Path, seed: int, found: dict[str, Collection], names: Sequence[str]) -> None:
     """Add what a suite's output holds to the collections."""
     from sluice import Run, evaluate, load_dataset
+    from sluice.retrieval.config.sections import ExperimentConfig, config_of
+    from sluice.retrieval.experiments.unseen import unseen_judgements
 
     for name in names:
         folder = output / "datasets" / name
@@ -262,12 +282,17 @@ def read(output: Path, seed: int, found: dict[str, Collection], names: Sequence[
         each.folder = folder
         each.results[seed] = json.loads((folder / "results.json").read_text(encoding="utf-8"))
         dataset = load_dataset(name, "test")
+        each.queries = sorted(dataset.qrels)
+        config, _ = config_of(folder / "experiment.yaml", ExperimentConfig, ())
+        nodes = [f"train.{model}" for model in config.train]
+        unseen = set(unseen_judgements(config, nodes, dataset))
+        each.unseen = each.unseen & unseen if each.values else unseen
         each.values[seed] = {}
         for system in each.systems:
             run = Run.load(folder / "runs" / f"{system}.trec.gz")
             per_query = evaluate(run, dataset, MEASURES).per_query
             each.values[seed][system] = {
-                measure: np.array([per_query[measure][query] for query in sorted(dataset.qrels)])
+                measure: np.array([per_query[measure][query] for query in each.queries])
                 for measure in MEASURES
             }
 
