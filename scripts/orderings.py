@@ -6,7 +6,8 @@
 
 Names: layers (2D Matryoshka at half the layers), bixse (under wrong positives), psl (under hidden
 positives), clp (cosines to the queries that negatives answer), star (stability), pooling (SPLADE,
-max over sum), mining (thresholds, with planted false negatives), cloze (ICT > MLM > none). All
+max over sum), mining (thresholds, with planted false negatives), cloze (ICT > MLM > none), links
+(WLP, ICT, BFS, none; from the whole corpus: for ``--dataset pydocs``, whose texts name others). All
 train on a cut of a collection's train split and are measured on its dev queries; no test split is
 read. A result that is there is not made again. ``--show`` prints a table and a verdict for each
 claim: it holds if each of three or more seeds says so and, where there is a value for each query,
@@ -19,7 +20,7 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -208,6 +209,71 @@ def pretrained(task: str, questions: int = 64) -> Trained:
     return train
 
 
+def from_corpus(task: str, questions: int = 64) -> Trained:
+    """A fresh BERT, pre-trained on pairs of the whole corpus, then trained with a few queries."""
+
+    def train(bench: Bench, seed: int) -> Values:
+        from sluice.encoders.transformer.from_scratch import fresh_model
+        from sluice.training import pair_examples
+
+        with tempfile.TemporaryDirectory() as folder:
+            fresh = fresh_model(
+                bench.texts.values(), Path(folder) / "fresh",
+                layers=2, hidden=128, vocabulary=4000, seed=seed,
+            )  # fmt: skip
+            encoder = bench.encoder(fresh)
+        examples = corpus_pairs(task, bench.dataset, seed)
+        if examples:
+            bench.fitted(encoder, examples, INFO_NCE, seed, trainer=LARGE)
+        values: Values = {"pairs": len(examples), f"{NDCG} before": bench.measured(encoder)}
+        few = random.Random(seed).sample(sorted(bench.positives), questions)
+        positives = {query: bench.positives[query] for query in few}
+        judged = list(pair_examples(bench.queries, positives, bench.texts))
+        bench.fitted(encoder, judged, INFO_NCE, seed, trainer={"learning_rate": 5e-4})
+        return {**values, NDCG: bench.measured(encoder)}
+
+    return train
+
+
+def corpus_pairs(task: str, dataset: str, seed: int, most: int = 7680) -> list[Any]:
+    """Return as many pairs as ``LARGE`` reads, over as many epochs as that takes."""
+    from sluice.retrieval import load_dataset
+    from sluice.training.generation import inverse_cloze as made
+
+    corpus = load_dataset(dataset, None).corpus
+    passages = [made.Passage(each.id, each.title, each.text) for each in corpus]
+    links = made.mention_links(passages)
+    linked = {name for source, targets in links.items() for name in (source, *targets)}
+    own = [passage for passage in passages if passage.id in linked]
+    make: dict[str, Callable[[int], Iterator[Any]]] = {
+        "none": lambda epoch: iter(()),
+        "ICT": lambda epoch: made.ict_examples(passages, seed, epoch),
+        "ICT, linked documents": lambda epoch: made.ict_examples(own, seed, epoch),
+        "BFS": lambda epoch: made.body_examples(passages, seed, epoch),
+        "WLP": lambda epoch: made.linked_examples(passages, links, seed, epoch),
+    }
+    found: list[Any] = []
+    for epoch in range(40):
+        found += make[task](epoch)
+        if len(found) >= most:
+            break
+    return found[:most]
+
+
+TASKS = ("none", "ICT", "ICT, linked documents", "BFS", "WLP")
+LINKS = Ordering(
+    "Pre-training on a whole corpus before 64 queries: WLP, ICT, BFS, none",
+    {name: from_corpus(name) for name in TASKS},
+    [
+        over("WLP over none", NDCG, "WLP", "none"),
+        over("WLP over ICT", NDCG, "WLP", "ICT"),
+        over("WLP over ICT on the linked documents", NDCG, "WLP", "ICT, linked documents"),
+        over("BFS over none", NDCG, "BFS", "none"),
+        over("ICT over none", NDCG, "ICT", "none"),
+        over("WLP over none, before the queries", f"{NDCG} before", "WLP", "none"),
+    ],
+)
+
 CLOZE = Ordering(
     "Pre-training before 64 queries: ICT, masked words, none",
     {name: pretrained(name) for name in ("none", "words", "cloze")},
@@ -220,7 +286,7 @@ CLOZE = Ordering(
 
 ORDERINGS = {
     "layers": LAYERS, "bixse": BIXSE, "psl": PSL, "clp": CLP, "star": STAR, "pooling": POOLING,
-    "mining": MINING, "cloze": CLOZE,
+    "mining": MINING, "cloze": CLOZE, "links": LINKS,
 }  # fmt: skip
 NUMBERS = ("documents", "dev", "steps", "batch", "layers")
 
