@@ -216,12 +216,19 @@ def vectors_of(system: str, model: Any, name: str, dim: int | None = None) -> An
     return encoder
 
 
-def tested(encoder: Any, name: str) -> Spec:
-    from sluice import Encoding, Retriever, evaluate, load_dataset
+def tested(encoder: Any, name: str, frozen: Path | None) -> Spec:
+    """Test an encoder; with ``frozen``, over the documents' vectors of that retriever."""
+    from sluice import Encoding, FlatIndex, Retriever, evaluate, load_dataset
     from sluice.retrieval.retrievers.candidate_lists import run_on
 
     data = load_dataset(name)
-    built = Retriever.build(encoder, data.corpus, encoding=Encoding())
+    corpus = list(data.corpus)
+    how: Spec = {"encoding": Encoding()}
+    if frozen is not None:
+        old = Retriever.open(frozen)
+        rows = old.store.rows([each.id for each in corpus])
+        how = {"index": FlatIndex(), "vectors": [old.index.documents(rows)]}
+    built = Retriever.build(encoder, corpus, **how)
     scores = evaluate(run_on(built, data, 100), data.qrels, MEASURES)
     terms: Spec = {}
     if hasattr(encoder, "queries"):
@@ -315,15 +322,18 @@ def one(table: str, system: str, spec: Spec | None, name: str, work: Path, seed:
                 return
             found, _ = reranked(name, work, first)
         elif spec is None:
-            found = tested(vectors_of(system, MODEL, name), name)
+            found = tested(
+                vectors_of(system, MODEL, name), name, zero(work) if system == "zero-shot" else None
+            )
         else:
             folder = result.with_suffix("").with_name(f"{system.replace('/', '-')}-{seed}")
             model = train({**spec, "dataset": name, "output": str(folder), "seed": seed})
             found = {"train_seconds": time.monotonic() - start}
-            found |= tested(vectors_of(system, model, name), name)
+            same = zero(work) if table == "adore" else None  # its documents are frozen
+            found |= tested(vectors_of(system, model, name), name, same)
             if table == "matryoshka":
                 for dim in (192, 96, 48):
-                    short = tested(vectors_of(system, model, name, dim), name)
+                    short = tested(vectors_of(system, model, name, dim), name, None)
                     found[f"dim{dim}"] = {k: v for k, v in short.items() if k in MEASURES}
                     found[f"per_query_dim{dim}"] = short["per_query"]
             if table not in ("dense", "splade"):
