@@ -39,6 +39,7 @@ from sluice.retrieval.documents.readers.files.kinds import Unreadable
 
 LARGEST = 1 << 20  # bytes of a file; what people write is smaller
 LONGEST_LINE = 10_000  # characters; longer ones were made by programs
+KEPT = 1 << 25  # characters whose parts are kept: a corpus is read several times, and parsed once
 MEMBER = "::"  # between a file and what is in it, in ids
 PATH, LINE = "path", "line"  # metadata
 FIELDS = {"title": 2.0, "signature": 1.0, "docstring": 1.0, "text": 1.0, PATH: 0.5}
@@ -75,10 +76,10 @@ def documents_of_code(
         )
     languages = Counter(LANGUAGES[file.suffix.lower()] for file in code)
     parts = ", ".join(f"{count:,} {language}" for language, count in languages.most_common(6))
-    unread = set(notes.unread)
+    unread, cuts = set(notes.unread), _Cuts()
     return Documents(
         name,
-        lambda: _read(name, root or folder, code, unread),
+        lambda: _read(name, root or folder, code, unread, cuts),
         described=f"{name}: {plural(len(code), 'file')} of code ({parts}), a document for each "
         f"function and class{without} are left out",
         contents=lambda: contents_of(root or folder, code, "code"),
@@ -93,7 +94,25 @@ def line_of(metadata: Metadata) -> str | None:
     return f"{path}:{line}" if isinstance(path, str) and isinstance(line, int) else None
 
 
-def _read(name: str, root: Path, files: Sequence[Path], unread: set[str]) -> Placed:
+class _Cuts:
+    """The parts of source texts; those of the first ``KEPT`` characters are kept."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[str, str], tuple[list[Definition], bool]] = {}
+        self._room = KEPT
+
+    def of(self, text: str, language: str) -> tuple[list[Definition], bool]:
+        """Return what ``definitions`` returns."""
+        if (known := self._kept.get((text, language))) is not None:
+            return known
+        made = definitions(text, language)
+        if len(text) <= self._room:
+            self._room -= len(text)
+            self._kept[text, language] = made
+        return made
+
+
+def _read(name: str, root: Path, files: Sequence[Path], unread: set[str], cuts: _Cuts) -> Placed:
     notes, unparsed, empty = Notes(), list[str](), True
     for file in files:
         path, language = file_id(file, root), LANGUAGES[file.suffix.lower()]
@@ -103,7 +122,7 @@ def _read(name: str, root: Path, files: Sequence[Path], unread: set[str]) -> Pla
             notes.left_out[str(error)].append(path)
             continue
         notes.recoded += [path] * (encoding == FALLBACK)
-        cut, parsed = definitions(text, language)
+        cut, parsed = cuts.of(text, language)
         unparsed += [path] * (not parsed)
         for document in _documents(path, language, cut):
             yield str(file), document

@@ -14,7 +14,7 @@ import pytest
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.documents.readers import as_documents
-from sluice.retrieval.documents.readers.code import definitions as cutting
+from sluice.retrieval.documents.readers.code import definitions as cutting, folder as reading
 from sluice.retrieval.documents.readers.code.folder import LARGEST, line_of
 from sluice.retrieval.documents.readers.code.ignored import GitIgnore
 
@@ -241,3 +241,24 @@ def test_paragraphs_end_at_the_margin() -> None:
         ("1", 1, 11), ("2", 12, 71), ("3", 72, 82),
     ]  # fmt: skip
     assert cutting.paragraphs(["", "", ""]) == []
+
+
+@pytest.mark.parametrize(("room", "cuts"), [(1 << 25, 3), (0, 6)])
+def test_a_text_that_is_read_again_is_parsed_once(
+    room: int, cuts: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "KEPT", room)
+    parsed = list[str]()
+    monkeypatch.setattr(
+        reading,
+        "definitions",
+        lambda text, language: parsed.append(text) or cutting.definitions(text, language),
+    )
+    (tmp_path / "a.py").write_text("def one():\n    return 1\n")
+    (tmp_path / "b.py").write_text("def two():\n    return 2\n")
+    documents = as_documents(tmp_path, code=True)
+    first = [document.text for document in documents]
+    assert [document.text for document in documents] == first
+    (tmp_path / "b.py").write_text("def three():\n    return 3\n")
+    assert [each.id for each in documents] == ["a.py::one", "b.py::three"]
+    assert len(parsed) == cuts
