@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 from typer.main import get_command
 
 from sluice.encoders.foundation.errors import SluiceError
+from sluice.encoders.foundation.processes import stay_awake_if_idle
 from sluice.retrieval.cli.app import app
 from sluice.retrieval.cli.terminal.printing import (
     disk_message,
@@ -46,6 +47,8 @@ def _main(terminated: list[int]) -> None:
     # numpy's BLAS threads spin for 2^26 cycles after a product and starve torch's meanwhile, which
     # slows the next query's encoding (docs/experiments.md, the quickstart).
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "10")
+    if sys.argv[1:2] != ["serve"]:
+        stay_awake_if_idle()
     try:
         code = parser()(prog_name="sluice", standalone_mode=False)
     except SluiceError as error:

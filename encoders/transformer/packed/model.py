@@ -22,16 +22,21 @@ from sluice.encoders.transformer.packed.attention import (
     Heads,
     PaddedAttention,
     Sight,
-    Span,
     TextAttention,
-    spans,
 )
 from sluice.encoders.transformer.packed.blocks import Blocks, blocks_of
 from sluice.encoders.transformer.packed.families import LayerParts, Parts, parts_of
 from sluice.encoders.transformer.packed.linear import Layer, PackedLayer
 from sluice.encoders.transformer.packed.norms import Norms, norm_of
 from sluice.encoders.transformer.packed.packing import Packing, packing_of
-from sluice.encoders.transformer.packed.training_layers import Dropout, added_norm, attended, linear
+from sluice.encoders.transformer.packed.training_layers import (
+    Dropout,
+    Layout,
+    added_norm,
+    attended,
+    layout_of,
+    linear,
+)
 
 WIDE = 256  # tokens of a window that is too wide to be tried
 _SMALL = 1 << 28  # bytes of weights that are copied whatever memory is left
@@ -311,12 +316,12 @@ class TrainingPass:
             for group, part in zip(
                 groups, torch.split(states, [sum(group) for group in groups]), strict=True
             ):
-                runs = list(spans(group, packing.seen[texts : texts + len(group)]))
+                layout = layout_of(group, packing.seen[texts : texts + len(group)])
                 texts += len(group)
                 sizes = torch.tensor(group)
                 for left, layer in zip(range(len(parts.layers), 0, -1), parts.layers, strict=True):
                     rows = sizes.cumsum(0) - sizes if firsts and left == 1 else None
-                    part = _next(layer, part, runs, parts.heads, bias, dtype, rows)
+                    part = _next(layer, part, layout, parts.heads, bias, dtype, rows)
                 done.append(part)
         return done[0] if len(done) == 1 else torch.cat(done)
 
@@ -335,7 +340,7 @@ def _groups(lengths: Sequence[int]) -> Iterator[list[int]]:
 
 
 def _next(
-    layer: LayerParts, states: Tensor, runs: list[Span], heads: int, bias: Tensor | None,
+    layer: LayerParts, states: Tensor, layout: Layout, heads: int, bias: Tensor | None,
     dtype: torch.dtype, rows: Tensor | None,
 ) -> Tensor:  # fmt: skip
     """Return the next states, those of ``rows`` alone unless it is None.
@@ -343,7 +348,7 @@ def _next(
     Sums and norms stay in their own type, as under autocast.
     """
     projected = linear(states, [layer.query, layer.key, layer.value], dtype)
-    mixed = attended(projected, bias, runs, heads, Dropout(layer.shares_dropout))
+    mixed = attended(projected, bias, layout, heads, Dropout(layer.shares_dropout))
     if rows is not None:
         mixed, states = mixed[rows], states[rows]
     branch = linear(mixed, [layer.attended], dtype)

@@ -11,18 +11,19 @@ number of threads, so that a pass can be repeated.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from sluice.encoders.transformer.packed.attention import Span
 from sluice.encoders.transformer.packed.linear import Activation, onednn
 
 ROWS = 512  # of a weight's gradient at a time: their transposes stay in the cache
 _STEPS = 1 << 16  # probabilities are multiples of its inverse
+EVEN = 16  # tokens: lengths of texts that attend together are multiples
 SCORES = 1 << 21  # bytes of attention scores at a time: they stay in the cache
 
 
@@ -69,7 +70,7 @@ class _Linear(torch.autograd.Function):
         sizes = [len(weight) for weight in weights]
         to_rows = None
         if needed[0]:
-            to_rows = product(gradient, joined(weights, dtype).t().contiguous(), None)
+            to_rows = row_gradient(gradient, joined(weights, dtype))
             to_rows = activation_gradient(to_rows, rows, activation).to(kind)
         to_weights: Sequence[Tensor | None] = [None] * count
         if any(of_weights):
@@ -80,7 +81,7 @@ class _Linear(torch.autograd.Function):
             ]
         to_biases: Sequence[Tensor | None] = [None] * count
         if any(of_biases):
-            whole = gradient.sum(0, dtype=weights[0].dtype)
+            whole = gradient.sum(0).to(weights[0].dtype)  # summed in float32, whatever its type
             to_biases = [
                 part if wanted else None
                 for part, wanted in zip(torch.split(whole, sizes), of_biases, strict=True)
@@ -125,6 +126,13 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return functional.linear(x, weight, bias)
     out: Tensor = operators._linear_pointwise(x, weight, bias, "none", [], "")
     return out
+
+
+def row_gradient(gradient: Tensor, weight: Tensor) -> Tensor:
+    """Return ``gradient W`` without gradients, ``[n, in]`` of ``[n, out]`` and ``[out, in]``."""
+    if gradient.dtype is torch.bfloat16:  # by oneDNN already
+        return gradient @ weight
+    return product(gradient, weight.t().contiguous(), None)
 
 
 def weight_gradient(gradient: Tensor, x: Tensor) -> Tensor:
@@ -211,16 +219,71 @@ class _AddedNorm(torch.autograd.Function):
         return (to_total if needed[0] else None), to_branch, to_weight, to_bias, None, None
 
 
+class Layout(NamedTuple):
+    """Where the tokens of packed texts lie while they attend: nearly equal lengths are made equal.
+
+    Each run has ``texts`` of ``length`` rows from row ``start`` on, and the keys that are hidden
+    from a text, bool ``[texts, length]`` or None. Token ``i`` is row ``places[i]``, of ``rows``;
+    None: all tokens are where they were.
+    """
+
+    runs: list[Run]
+    rows: int
+    places: Tensor | None
+
+    def spread(self, tokens: Tensor) -> Tensor:
+        """Return ``[rows, n]`` of ``[tokens, n]``, 0 between the texts."""
+        if self.places is None:
+            return tokens
+        return tokens.new_zeros((self.rows, tokens.shape[1])).index_copy_(0, self.places, tokens)
+
+    def taken(self, rows: Tensor) -> Tensor:
+        """Return ``[tokens, n]`` of ``[rows, n]``."""
+        return rows if self.places is None else rows.index_select(0, self.places)
+
+
+class Run(NamedTuple):
+    """Neighbouring texts of equal length, see ``Layout``."""
+
+    start: int
+    texts: int
+    length: int
+    hidden: Tensor | None
+
+
+def layout_of(lengths: Sequence[int], seen: Sequence[int]) -> Layout:
+    """Return the layout of texts, each of whose tokens attend to its first ``seen``.
+
+    Lengths are rounded up to multiples of ``EVEN``, so that a batch has few different ones: the
+    library prepares every shape of product that it has not seen lately for half a millisecond.
+    """
+    runs, places, start = [], [], 0
+    for length, group in itertools.groupby(range(len(lengths)), lambda i: -(-lengths[i] // EVEN)):
+        length, texts = EVEN * length, list(group)
+        sizes, shown = (torch.tensor([of[i] for i in texts])[:, None] for of in (lengths, seen))
+        inside = torch.arange(length)
+        hidden = inside >= shown
+        runs.append(Run(start, len(texts), length, hidden if bool(hidden.any()) else None))
+        rows = start + length * torch.arange(len(texts))[:, None] + inside
+        places.append(rows[inside < sizes])
+        start += length * len(texts)
+    found = torch.cat(places)
+    return Layout(runs, start, None if len(found) == start else found)
+
+
 def attended(
-    projected: Tensor, bias: Tensor | None, runs: Sequence[Span], heads: int, dropout: Dropout
+    projected: Tensor, bias: Tensor | None, layout: Layout, heads: int, dropout: Dropout
 ) -> Tensor:
     """Return ``[tokens, hidden]`` of queries, keys and values ``[tokens, 3 hidden]``.
 
     ``bias`` ``[heads, longest, longest]`` is added to the scores, and gets a gradient. (Vaswani et
     al., 2017, arXiv 1706.03762, equation 1.)
     """
+    if bias is not None:
+        more = max(run.length for run in layout.runs) - bias.shape[-1]
+        bias = functional.pad(bias, (0, more, 0, more))
     out: Tensor = _Attention.apply(  # type: ignore[no-untyped-call]
-        projected, bias, runs, heads, dropout
+        projected, bias, layout, heads, dropout
     )
     return out
 
@@ -230,20 +293,21 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, projected: Tensor, bias: Tensor | None, runs: Sequence[Span], heads: int,
+        ctx: Any, projected: Tensor, bias: Tensor | None, layout: Layout, heads: int,
         dropout: Dropout,
     ) -> Tensor:  # fmt: skip
-        out = projected.new_empty((len(projected), projected.shape[1] // 3))
+        rows = layout.spread(projected)
+        out = rows.new_empty((layout.rows, rows.shape[1] // 3))
         keeps = any(ctx.needs_input_grad)
         saved: list[Tensor | None] = []
-        for part in _pieces(runs, heads, projected.dtype):
-            query, key, value = _split(projected, part, heads, 3)
-            key, value = key[:, : part.seen], value[:, : part.seen]
+        for part in _pieces(layout.runs, heads, projected.dtype):
+            query, key, value = _split(rows, part, heads, 3)
             scores = torch.bmm(query.mul_(query.shape[-1] ** -0.5), key.transpose(1, 2))
+            by_text = scores.view(part.texts, heads, part.length, part.length)
             if bias is not None:
-                scores.view(part.texts, heads, part.length, part.seen).add_(
-                    bias[:, : part.length, : part.seen]
-                )
+                by_text += bias[:, : part.length, : part.length]
+            if part.hidden is not None:
+                by_text.masked_fill_(part.hidden[:, None, None], torch.finfo(scores.dtype).min)
             shares = torch.softmax(scores, dim=-1)
             kept = dropout.kept(shares.shape)
             if kept is None:
@@ -254,21 +318,20 @@ class _Attention(torch.autograd.Function):
             if keeps:
                 saved += shares, kept
         ctx.save_for_backward(projected, bias, *saved)
-        ctx.settings = runs, heads, dropout
-        return out
+        ctx.settings = layout, heads, dropout
+        return layout.taken(out)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        (gradient,) = gradients
         projected, bias, *saved = ctx.saved_tensors
-        runs, heads, dropout = ctx.settings
-        to_projected = torch.empty_like(projected)
+        layout, heads, dropout = ctx.settings
+        rows, gradient = layout.spread(projected), layout.spread(gradients[0])
+        to_rows = torch.empty_like(rows)
         to_bias = torch.zeros_like(bias) if ctx.needs_input_grad[1] else None
         size = projected.shape[1] // 3 // heads
-        for place, part in enumerate(_pieces(runs, heads, projected.dtype)):
+        for place, part in enumerate(_pieces(layout.runs, heads, projected.dtype)):
             shares, kept = saved[2 * place : 2 * place + 2]
-            query, key, value = _split(projected, part, heads, 3)
-            key, value = key[:, : part.seen], value[:, : part.seen]
+            query, key, value = _split(rows, part, heads, 3)
             (onward,) = _split(gradient, part, heads, 1)
             to_shares = torch.bmm(onward.mul_(dropout.scale), value.transpose(1, 2))
             used = shares
@@ -278,36 +341,34 @@ class _Attention(torch.autograd.Function):
             to_value = torch.bmm(used.transpose(1, 2), onward)
             to_scores = torch._softmax_backward_data(to_shares, shares, -1, shares.dtype)
             if to_bias is not None:
-                shape = part.texts, heads, part.length, part.seen
-                to_bias[:, : part.length, : part.seen] += to_scores.view(shape).sum(0)
+                shape = part.texts, heads, part.length, part.length
+                to_bias[:, : part.length, : part.length] += to_scores.view(shape).sum(0)
             to_query = torch.bmm(to_scores, key).mul_(size**-0.5)
             to_key = torch.bmm(to_scores.transpose(1, 2), query).mul_(size**-0.5)
-            unseen = 0, 0, 0, part.length - part.seen
-            to_key, to_value = functional.pad(to_key, unseen), functional.pad(to_value, unseen)
-            _put(to_projected, torch.stack([to_query, to_key, to_value]), part, heads)
-        return to_projected, to_bias, None, None, None
+            _put(to_rows, torch.stack([to_query, to_key, to_value]), part, heads)
+        return layout.taken(to_rows), to_bias, None, None, None
 
 
-def _pieces(runs: Sequence[Span], heads: int, dtype: torch.dtype) -> Iterator[Span]:
+def _pieces(runs: Sequence[Run], heads: int, dtype: torch.dtype) -> Iterator[Run]:
     """Yield the runs in pieces whose scores stay in the cache."""
-    for start, _, texts, length, seen in runs:
+    for start, texts, length, hidden in runs:
         step = max(1, SCORES // (heads * length * length * dtype.itemsize))
         for first in range(0, texts, step):
-            count = min(step, texts - first)
-            at = start + first * length
-            yield Span(at, at + count * length, count, length, seen)
+            some = None if hidden is None else hidden[first : first + step]
+            yield Run(start + first * length, min(step, texts - first), length, some)
 
 
-def _split(tokens: Tensor, part: Span, heads: int, kinds: int) -> Tensor:
-    """Return a copy ``[kinds, texts * heads, length, size]`` of ``[tokens, kinds hidden]``."""
-    rows = tokens[part.start : part.stop].view(part.texts, part.length, kinds, heads, -1)
-    parts = torch.empty((kinds, part.texts, heads, part.length, rows.shape[-1]), dtype=tokens.dtype)
-    return parts.copy_(rows.permute(2, 0, 3, 1, 4)).flatten(1, 2)
+def _split(rows: Tensor, part: Run, heads: int, kinds: int) -> Tensor:
+    """Return a copy ``[kinds, texts * heads, length, size]`` of ``[rows, kinds hidden]``."""
+    own = rows[part.start : part.start + part.texts * part.length]
+    own = own.view(part.texts, part.length, kinds, heads, -1)
+    parts = torch.empty((kinds, part.texts, heads, part.length, own.shape[-1]), dtype=rows.dtype)
+    return parts.copy_(own.permute(2, 0, 3, 1, 4)).flatten(1, 2)
 
 
-def _put(into: Tensor, parts: Tensor, part: Span, heads: int) -> None:
-    """Write ``[kinds, texts * heads, length, size]`` to its tokens."""
+def _put(into: Tensor, parts: Tensor, part: Run, heads: int) -> None:
+    """Write ``[kinds, texts * heads, length, size]`` to its rows."""
     shape = part.texts, part.length, -1, heads, parts.shape[-1]
-    into[part.start : part.stop].view(shape).copy_(
+    into[part.start : part.start + part.texts * part.length].view(shape).copy_(
         parts.view(-1, part.texts, heads, part.length, parts.shape[-1]).permute(1, 3, 0, 2, 4)
     )

@@ -34,3 +34,15 @@ def test_a_child_of_a_member_is_of_no_group_but_its_own(monkeypatch: pytest.Monk
         stdout=subprocess.PIPE, encoding="utf-8",
     ).communicate()[0]  # fmt: skip
     assert seen.startswith("1 None 3\n")
+
+
+@pytest.mark.parametrize("value, left", [(processes.SPINS, "None"), ("7", "7")])
+def test_a_child_does_not_wait_awake_as_its_parent(
+    monkeypatch: pytest.MonkeyPatch, value: str, left: str
+) -> None:
+    monkeypatch.setenv("GOMP_SPINCOUNT", value)
+    code = "import os; print(os.environ.get('GOMP_SPINCOUNT'))"
+    seen = processes.start(
+        "timeit", "-n1", "-r1", code, threads=1, stdout=subprocess.PIPE, encoding="utf-8"
+    ).communicate()[0]
+    assert seen.startswith(f"{left}\n")

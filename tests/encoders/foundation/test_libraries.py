@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,7 @@ from sluice.encoders.foundation.processes import (
     KEEPING,
     KEPT_BY_TORCH,
     KEPT_SHAPES,
+    SPINS,
     TORCH,
     WAITING,
 )
@@ -75,6 +77,37 @@ def test_what_the_user_says_stays(names: tuple[str, ...]) -> None:
 
 def test_nothing_changes_once_torch_is_loaded() -> None:
     assert seen("import sys; sys.modules['torch'] = sys; import sluice") == {}
+
+
+AWAKE = """
+import os, pathlib
+from sluice.encoders.foundation import processes
+processes._SYSTEM = pathlib.Path(FOLDER)
+os.cpu_count = lambda: 4
+processes.stay_awake_if_idle()"""
+
+
+@pytest.mark.parametrize(
+    "load, threads, settings, awake",
+    [
+        ("0.10 0.50 0.40 1/88 2350", "2", {}, True),
+        ("9.00 9.00 9.00 3/88 2350", "2", {}, True),  # two others of four cores
+        ("0.00 0.00 0.00 4/88 2350", "2", {}, False),
+        ("0.00 0.00 0.00 1/88 2350", "1", {}, False),  # nobody waits
+        ("damaged", "2", {}, False),
+        ("0.10 0.50 0.40 1/88 2350", "2", {"OMP_WAIT_POLICY": "passive"}, False),
+        ("0.10 0.50 0.40 1/88 2350", "2", {"KMP_BLOCKTIME": "0"}, False),
+    ],
+)
+def test_threads_stay_awake_where_each_has_a_core(
+    tmp_path: Path, load: str, threads: str, settings: dict[str, str], awake: bool
+) -> None:
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/loadavg").write_text(load)
+    code = AWAKE.replace("FOLDER", repr(str(tmp_path)))
+    found = seen(code, OMP_NUM_THREADS=threads, **settings)
+    assert (found.get("GOMP_SPINCOUNT") == SPINS) == awake
+    assert found.get("OMP_WAIT_POLICY", "passive") == "passive"
 
 
 @pytest.mark.thorough

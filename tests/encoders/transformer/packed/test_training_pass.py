@@ -17,6 +17,7 @@ from sluice.encoders.transformer.packed.training_layers import (
     Dropout,
     added_norm,
     attended,
+    layout_of,
     linear,
     product,
     weight_gradient,
@@ -282,13 +283,10 @@ def test_parts_pass_the_numerical_check_of_gradients() -> None:
     assert whole is not None
     assert partly is not None
     assert (partly.lengths, partly.seen) == ([3, 2, 2], [2, 2, 1])
-    from sluice.encoders.transformer.packed.attention import spans
-
     def attending(dropout: Dropout, runs: Packing) -> Callable[[Tensor, Tensor], Tensor]:
         def attend(projected: Tensor, bias: Tensor) -> Tensor:
             torch.manual_seed(7)
-            places = list(spans(runs.lengths, runs.seen))
-            return attended(projected, bias, places, 2, dropout)
+            return attended(projected, bias, layout_of(runs.lengths, runs.seen), 2, dropout)
 
         return attend
 
