@@ -36,7 +36,7 @@ def test_a_child_of_a_member_is_of_no_group_but_its_own(monkeypatch: pytest.Monk
     assert seen.startswith("1 None 3\n")
 
 
-@pytest.mark.parametrize("value, left", [(processes.SPINS, "None"), ("7", "7")])
+@pytest.mark.parametrize(("value", "left"), [(processes.SPINS, "None"), ("7", "7")])
 def test_a_child_does_not_wait_awake_as_its_parent(
     monkeypatch: pytest.MonkeyPatch, value: str, left: str
 ) -> None:

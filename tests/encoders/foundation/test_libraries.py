@@ -88,7 +88,7 @@ processes.stay_awake_if_idle()"""
 
 
 @pytest.mark.parametrize(
-    "load, threads, settings, awake",
+    ("load", "threads", "settings", "awake"),
     [
         ("0.10 0.50 0.40 1/88 2350", "2", {}, True),
         ("9.00 9.00 9.00 3/88 2350", "2", {}, True),  # two others of four cores

@@ -283,6 +283,7 @@ def test_parts_pass_the_numerical_check_of_gradients() -> None:
     assert whole is not None
     assert partly is not None
     assert (partly.lengths, partly.seen) == ([3, 2, 2], [2, 2, 1])
+
     def attending(dropout: Dropout, runs: Packing) -> Callable[[Tensor, Tensor], Tensor]:
         def attend(projected: Tensor, bias: Tensor) -> Tensor:
             torch.manual_seed(7)
