@@ -2,12 +2,14 @@
 """What a reranker adds to a fitted hybrid, by its start, and how much of that is remembered.
 
     SLUICE_DATA=FOLDER scripts/prove_cascade.py [COLLECTION] [--starts terms drawn] [--folds 2]
-        [--steps 300] [--depth 20] [--seed 13] [--output FOLDER]
+        [--steps 300] [--length 384] [--depth 20] [--seed 13] [--output FOLDER]
 
 The recipe is that of configs/reference.yaml (of configs/quickstart.yaml for pydocs) with its
 cross-encoder exchanged: a small SPLADE's body (``sluice model get splade-tiny``) with each head,
 random weights in its shape, all-MiniLM-L6-v2, its two lower layers, the trained dense encoder, and
-late interaction from all-MiniLM-L6-v2. One more has no network: documents that were relevant in
+late interaction from all-MiniLM-L6-v2; ``mse`` learns what all-mpnet-base-v2 (``sluice model get
+mpnet``), both trained encoders and BM25 say together, ``mse-lambda`` and ``softmax-lambda`` go on
+from there, and from ``splade-sim``, by LambdaLoss. One more has no network: documents that were relevant in
 training get one deviation more. Each stands over all tested queries, and over those of which
 training had no relevant document.
 """
@@ -41,7 +43,21 @@ STARTS: dict[str, dict[str, Any]] = {
     "minilm2": {"model": MINILM, "head": "similarity", "layers": 2},
     "dense": {"model": "dense-ft", "head": "similarity"},
     "late": {"type": "tokens", "model": MINILM},
+    "mse": {"model": TINY, "head": "similarity"},
+    "mse-lambda": {"model": "x-mse"},
+    "softmax-lambda": {"model": "x-splade-sim"},
 }
+TEACHERS = ["mpnet", "dense-ft", "splade-ft", "bm25"]
+TAUGHT: dict[str, dict[str, Any]] = {
+    "mse": {
+        "loss": {"type": "margin_mse", "pairs": "all"},
+        "teacher": {
+            "type": "ensemble", "teachers": TEACHERS, "normalise": "min-max", "scale": 10.0,
+        },
+    },
+    "mse-lambda": {"loss": {"type": "lambda_loss"}},
+    "softmax-lambda": {"loss": {"type": "lambda_loss"}},
+}  # fmt: skip
 
 
 def config_of(arguments: Any) -> dict[str, Any]:
@@ -53,7 +69,7 @@ def config_of(arguments: Any) -> dict[str, Any]:
         config["dataset"] = arguments.collection
     today = config["train"].pop("cross-ft")
     del config["pipelines"]["cascade"]
-    length = 128 if arguments.collection == "pydocs" else 256
+    length = arguments.length or (128 if arguments.collection == "pydocs" else 256)
     for name in arguments.starts:
         encoder = {"type": "cross_encoder", "max_length": length, **STARTS[name]}
         reranker = {"type": "cross_encoder", "max_length": length}
@@ -63,12 +79,13 @@ def config_of(arguments: Any) -> dict[str, Any]:
             reranker = {"type": "max_sim"}
             loss = {"type": "info_nce", "temperature": 1.0, "negatives": "own"}
             section = {**section, "loss": loss, "freeze": None, "head_learning_rate": None}
-        if encoder["model"] == TINY:
+        if encoder["model"] == TINY or name in TAUGHT:
             mined = {**today["negatives"], "per_query": 7, "range_max": 30}
             trainer = {"per_device_train_batch_size": 8, "learning_rate": 3.0e-4}
             section = {
                 "encoder": encoder, "loss": today["loss"], "negatives": mined,
                 "trainer": {**today["trainer"], **trainer, "max_steps": 300},
+                **TAUGHT.get(name, {}),
             }  # fmt: skip
         elif "layers" in encoder:
             section["freeze"] = {"embeddings": True}
@@ -109,6 +126,7 @@ def main() -> None:
         ),
         "--folds": (0, "negatives from first stages that never saw their query, by folds"),
         "--steps": (0, "steps of each training; 0: the recipe's"),
+        "--length": (0, "tokens of a pair; 0: 128 for pydocs, 256 for others"),
         "--depth": (20, "documents that are reranked at most"),
         "--seed": (13, "seed of the trainings"),
         "--output": (ROOT / "runs/cascade", "where the experiment is, and stays"),
