@@ -176,11 +176,13 @@ def start_splade(
     usual, _ = lengths_of(tokenizer, config)
     options = {"query_length": usual, "document_length": usual, **options}
     backbone = network.base_model
+    # Over so many positions what bfloat16 rounds off evens out.
+    reading = {"dtype": "auto", **options}
     reader = TextEncoder(
         backbone,
         tokenizer,
         document_length=int(options["document_length"]),
-        **{k: options[k] for k in ("device", "dtype", "batch_tokens") if k in options},
+        **{k: reading[k] for k in ("device", "dtype", "batch_tokens") if k in reading},
     )
     chosen = _sampled(texts, sample, seed)
     if not chosen:
