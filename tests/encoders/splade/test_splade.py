@@ -8,8 +8,9 @@ import torch
 
 from sluice.encoders import SpladeEncoder
 from sluice.encoders.foundation.errors import ModelError
-from sluice.encoders.splade.pooling import splade_max, splade_sum
+from sluice.encoders.splade.pooling import BLOCK, VocabularyProduct, splade_max, splade_sum
 from sluice.encoders.splade.terms import keep_top
+from sluice.encoders.transformer.packed.attention import Span
 
 
 def straight(
@@ -22,12 +23,16 @@ def straight(
 
 @pytest.mark.parametrize("pool", ["max", "sum"])
 @pytest.mark.parametrize("shift", [0.0, -6.0])  # half of the terms active, or few
-def test_pooling_equals_the_formula_in_value_and_gradient(pool: str, shift: float) -> None:
+@pytest.mark.parametrize("terms", [50, 2 * BLOCK + 3])
+def test_pooling_equals_the_formula_in_value_and_gradient(
+    pool: str, shift: float, terms: int
+) -> None:
     torch.manual_seed(3)
-    states = torch.randn(5, 7, 8)
-    mask = (torch.arange(7) < torch.tensor([[7], [3], [1], [5], [7]])).long()
-    weight, bias = torch.randn(50, 8), torch.randn(50) + shift
-    target = torch.randn(5, 50)
+    states = torch.randn(7, 7, 8)
+    mask = (torch.arange(7) < torch.tensor([[7], [3], [1], [5], [7], [7], [0]])).long()
+    mask[5, [0, 1, 4]] = 0  # on the left, and amid the text; the last has no token at all
+    weight, bias = torch.randn(terms, 8), torch.randn(terms) + shift
+    target = torch.randn(7, terms)
     gradients = []
     for function in (
         lambda *a: straight(*a, pool),
@@ -39,6 +44,23 @@ def test_pooling_equals_the_formula_in_value_and_gradient(pool: str, shift: floa
         gradients.append((value.detach(), *[leaf.grad for leaf in leaves]))
     for expected, found in zip(*gradients, strict=True):
         torch.testing.assert_close(found, expected, atol=2e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_maximum_of_a_packed_batch_is_that_of_each_text(dtype: torch.dtype) -> None:
+    torch.manual_seed(4)
+    weight, bias = torch.randn(BLOCK + 7, 8), torch.randn(BLOCK + 7) - 2
+    states = torch.randn(17, 8).to(dtype)
+    runs = [Span(0, 4, 1, 4, 4), Span(4, 10, 2, 3, 3), Span(10, 17, 1, 7, 7)]
+    pooled = VocabularyProduct(weight, bias, dtype)
+    found = pooled(states, runs, pooling="max", twice=False)
+    logits = states.float() @ weight.to(dtype).float().T + bias.to(dtype).float()
+    texts = [logits[a:b] for a, b in [(0, 4), (4, 7), (7, 10), (10, 17)]]
+    expected = torch.log1p(torch.relu(torch.stack([text.amax(dim=0) for text in texts])))
+    exact = {"atol": 1e-5, "rtol": 1e-5} if dtype is torch.float32 else {"atol": 0.02, "rtol": 0.01}
+    torch.testing.assert_close(found, expected, **exact)
+    states[5, 2] = float("nan")  # is not hidden, whatever its sign
+    assert pooled(-states, runs, pooling="max", twice=False)[1].isnan().all()
 
 
 def test_max_pooling_keeps_the_parameter_dtypes_under_autocast() -> None:
