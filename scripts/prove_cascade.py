@@ -4,14 +4,14 @@
     SLUICE_DATA=FOLDER scripts/prove_cascade.py [COLLECTION] [--starts terms drawn] [--folds 2]
         [--steps 300] [--length 384] [--depth 20] [--seed 13] [--output FOLDER]
 
-The recipe is that of configs/reference.yaml (of configs/quickstart.yaml for pydocs) with its
-cross-encoder exchanged: a small SPLADE's body (``sluice model get splade-tiny``) with each head,
-random weights in its shape, all-MiniLM-L6-v2, its two lower layers, the trained dense encoder, and
-late interaction from all-MiniLM-L6-v2; ``mse`` learns what all-mpnet-base-v2 (``sluice model get
+The recipe is that of configs/reference.yaml (of configs/quickstart.yaml for pydocs) with its cross-
+encoder exchanged: a small SPLADE's body (``sluice model get splade-tiny``) with each head, random
+weights in its shape, all-MiniLM-L6-v2, its two lower layers, the trained dense encoder, and late
+interaction from all-MiniLM-L6-v2; ``mse`` learns what all-mpnet-base-v2 (``sluice model get
 mpnet``), both trained encoders and BM25 say together, ``mse-lambda`` and ``softmax-lambda`` go on
-from there, and from ``splade-sim``, by LambdaLoss. One more has no network: documents that were relevant in
-training get one deviation more. Each stands over all tested queries, and over those of which
-training had no relevant document.
+from there, and from ``splade-sim``, by LambdaLoss. One more has no network: documents that were
+relevant in training get one deviation more. Each stands over all tested queries, and over those of
+which training had no relevant document.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 """How well click models tell relevant documents apart, for users of each kind, on a real corpus.
 
     SLUICE_DATA=FOLDER .venv/bin/python scripts/prove_clicks.py scifact
-    SLUICE_DATA=FOLDER .venv/bin/python scripts/prove_clicks.py feedbackqa --train 50 --seeds 13 14 15
+    SLUICE_DATA=FOLDER .venv/bin/python scripts/prove_clicks.py feedbackqa --train 40
 
 Users are simulated on the lists that BM25 finds for train queries: they click a document that is
 relevant with .5, another with .2 when they look at it. Printed are, for users of each kind and
@@ -170,7 +170,7 @@ def main() -> None:
                 stream.writelines(json.dumps(row) + "\n" for row in rows)
             cells, start = [], time.perf_counter()
             for model in MODELS:
-                estimated = estimate([path], model)  # type: ignore[arg-type]
+                estimated = estimate([path], model)
                 cells.append(f"{ordered(estimated, relevant, arguments.smoothing):.3f}")
                 if users == model == "pbm":
                     error = np.abs(estimated.examination - EXAMINATION).max()
