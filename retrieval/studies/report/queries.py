@@ -63,24 +63,37 @@ class TermReader:
             ],
         }
 
-    def parts(self, vector: Any, doc_ids: Sequence[str]) -> dict[str, list[list[Any]]]:
-        """Return the largest parts of documents' scores as (term, contribution), largest first.
+    def parts(
+        self, vectors: Any, doc_ids: Sequence[Sequence[str]]
+    ) -> list[dict[str, list[list[Any]]]]:
+        """Return of each query the largest parts of documents' scores: (term, contribution).
 
-        Documents that are not in the store, or share no term with the query, are left out.
+        ``doc_ids`` are those of each row of ``vectors``. Documents that are not in the store, or
+        share no term with the query, are left out. The index is read once: that costs as much for
+        one document as for thousands.
         """
-        ids, rows = self._rows(vector, doc_ids)
-        if not len(rows) or not vector.nnz:
-            return {}
-        weights = np.zeros(vector.shape[1], dtype=np.float32)
+        found = [self._rows(vectors[[place]], own) for place, own in enumerate(doc_ids)]
+        rows = [own for _, own in found]
+        every, places = np.unique(np.concatenate(rows), return_inverse=True)
+        matrix = self.index.documents(every)
+        of_queries = np.split(places, np.cumsum([len(own) for own in rows])[:-1])
+        return [
+            self._explained(vectors[[query]], ids, matrix[of_queries[query]])
+            for query, (ids, _) in enumerate(found)
+        ]
+
+    def _explained(
+        self, vector: Any, ids: Sequence[str], matrix: Any
+    ) -> dict[str, list[list[Any]]]:
+        """Return the parts of one query's documents, whose vectors are ``matrix``'s rows."""
+        width = max(vector.shape[1], matrix.shape[1])
+        weights = np.zeros(width, dtype=np.float32)
         weights[vector.indices] = vector.data
-        matrix = self.index.documents(rows)
         explained = {}
         for place, doc_id in enumerate(ids):
             begin, end = matrix.indptr[place], matrix.indptr[place + 1]
             columns = matrix.indices[begin:end]
-            known = columns < len(weights)
-            columns = columns[known]
-            values = weights[columns] * matrix.data[begin:end][known]
+            values = weights[columns] * matrix.data[begin:end]
             shared = np.flatnonzero(values > 0).tolist()
             texts = self.terms([int(columns[at]) for at in shared])
             parts = [(text, float(values[at])) for text, at in zip(texts, shared, strict=True)]
@@ -141,12 +154,11 @@ def term_parts(
     texts = [evaluated.dataset.queries.get(query, "") for query in doc_ids_by_query]
     for name, reader, vectors in readers(evaluated, texts):
         sizes: list[int] = []
-        for place, (query, doc_ids) in enumerate(doc_ids_by_query.items()):
-            vector = vectors[[place]]
-            terms = reader.query(texts[place], vector)
+        parts = reader.parts(vectors, list(doc_ids_by_query.values()))
+        for place, query in enumerate(doc_ids_by_query):
+            terms = reader.query(texts[place], vectors[[place]])
             sizes.append(terms["count"])
-            parts = reader.parts(vector, doc_ids)
-            explained[query][name] = {**terms, "documents": parts}
+            explained[query][name] = {**terms, "documents": parts[place]}
         counts[name] = {
             "documents": histogram([reader.document_sizes()]),
             "queries": histogram([sizes]),

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from command_line import Call
 from report_world import HOSTILE, QUERIES, SYSTEMS, documents, query_id, world
+from scipy import sparse
 
 from sluice.encoders import SpladeEncoder, TokenEncoder
 from sluice.encoders.foundation.errors import DataError, IndexFormatError, SluiceError
@@ -143,7 +144,17 @@ def test_terms_of_passages_and_expansion_are_those_of_explain(masked_bert: Path)
     weights = [weight for _, weight, _ in told["terms"]]
     assert weights == sorted(weights, reverse=True)
     assert weights[0] == pytest.approx(vector.data.max(), rel=5e-3)
-    parts = reader.parts(vector, [*(document.id for document in corpus), "unknown"])
+    other = encoder.encode_queries(["a storm at sea"])
+    nothing = other.copy()
+    nothing.data[:], names = 0, [document.id for document in corpus]
+    nothing.eliminate_zeros()
+    parts, of_other, of_nothing, of_none = reader.parts(
+        sparse.vstack([vector, other, nothing, other], format="csr"),
+        [[*names, "unknown"], names[2:4], names, ["unknown"]],
+    )
+    assert of_nothing == of_none == {}
+    assert list(of_other) == names[2:4]
+    assert of_other == reader.parts(other, [names[2:4]])[0]
     assert "unknown" not in parts
     for document in corpus:
         found = retriever.explain(text, document.id).terms[:6]
