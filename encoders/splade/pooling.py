@@ -142,7 +142,7 @@ class _MaxPool(torch.autograd.Function):
             first = taken.to(torch.uint8).argmax(dim=1, keepdim=True)
             own = torch.where(taken, torch.arange(length, device=mask.device), first)
             chosen = states[part.unsqueeze(1), own].to(dtype).flatten(0, 1)
-            pool, none = largest_of(chosen), ~taken.any(dim=1)
+            pool, none = largest_of(chosen), (~taken.any(dim=1)).nonzero(as_tuple=True)
             for start in range(0, len(weight), width):
                 columns = slice(start, start + width)
                 logits = product(chosen, terms[columns], added[columns]).view(*own.shape, -1)

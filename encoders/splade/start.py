@@ -157,7 +157,8 @@ def start_splade(
     ``sluice.encoders.splade.mlm_head``) from the hidden states of some ``positions`` tokens;
     inverse document frequencies are counted over ``sample`` texts drawn from ``texts`` by ``seed``.
     With ``terms`` the threshold is moved until documents have that many active terms on average.
-    ``options`` are those of ``SpladeEncoder`` (lengths, pooling, top-k, device, dtype). A sentence
+    ``options`` are those of ``SpladeEncoder`` (lengths, pooling, top-k, device, dtype). Without
+    ``dtype`` the states are read in what is fastest on the machine, float32 or bfloat16. A sentence
     encoder's own pooling and projection are ignored. The result is an ordinary masked language
     model.
     """

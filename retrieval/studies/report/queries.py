@@ -74,6 +74,8 @@ class TermReader:
         """
         found = [self._rows(vectors[[place]], own) for place, own in enumerate(doc_ids)]
         rows = [own for _, own in found]
+        if not any(map(len, rows)):
+            return [{} for _ in found]
         every, places = np.unique(np.concatenate(rows), return_inverse=True)
         matrix = self.index.documents(every)
         of_queries = np.split(places, np.cumsum([len(own) for own in rows])[:-1])

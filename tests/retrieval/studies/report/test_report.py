@@ -155,6 +155,8 @@ def test_terms_of_passages_and_expansion_are_those_of_explain(masked_bert: Path)
     assert of_nothing == of_none == {}
     assert list(of_other) == names[2:4]
     assert of_other == reader.parts(other, [names[2:4]])[0]
+    assert reader.parts(vector[:0], []) == []
+    assert reader.parts(vector, [["unknown"]]) == [{}]
     assert "unknown" not in parts
     for document in corpus:
         found = retriever.explain(text, document.id).terms[:6]
