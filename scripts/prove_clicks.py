@@ -54,7 +54,7 @@ def ordered(estimated: Estimate, relevant: set[tuple[str, str]], smoothing: floa
 
 def grades_of(lists: dict[str, list[str]], truth: Any, pages: int, seed: int) -> dict[str, Grades]:
     """Simulate users of the lists, and return the grades that each way makes of their clicks."""
-    from sluice.retrieval.training_data.clicks.tree_grades import grades_by_trees
+    from sluice.retrieval.training_data.clicks.tree_grades import cut_as_judged, grades_by_trees
 
     own = {q: {d: truth[q].get(d, 0) for d in names} for q, names in lists.items()}
     judged = {q: own[q] for q in list(own)[::2]}
@@ -67,13 +67,12 @@ def grades_of(lists: dict[str, list[str]], truth: Any, pages: int, seed: int) ->
         path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
         estimated = estimate([path], "pbm")
     pairs, relevance = list(estimated.counts.pairs), estimated.relevance(1.0)
-    known = np.sort([relevance[n] for n, (q, _) in enumerate(pairs) if q in judged])
-    counted = np.sort([own[q][d] for q, d in pairs if q in judged])
-    cuts = [known[np.searchsorted(counted, grade)] for grade in range(1, int(counted[-1]) + 1)]
+    known = [n for n, (q, _) in enumerate(pairs) if q in judged]
+    grades = np.array([own[pairs[n][0]][pairs[n][1]] for n in known])
     made: dict[str, Grades] = {"judged half": judged, "trees": {}, "pbm": {}}
     for name, values in (
         ("trees", grades_by_trees(estimated, judged)),
-        ("pbm", np.searchsorted(cuts, relevance, side="right")),
+        ("pbm", cut_as_judged(relevance, relevance[known], grades)),
     ):
         for (q, d), value in zip(pairs, values, strict=True):
             made[name].setdefault(q, {})[d] = int(value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sluice.encoders.foundation.errors import DataError
 from sluice.retrieval.training_data.clicks.models import Estimate, Floats
@@ -47,6 +48,11 @@ def grades_by_trees(
     if not rows or not len(lists.teaching()):
         raise DataError("clicks: no query of the log has documents of two grades; judge some more")
     scores = (trees or LambdaTrees(trees=60, leaves=8, rows_per_leaf=5)).fit(lists).score(features)
-    known = np.sort(scores[rows])
-    cuts = [known[np.searchsorted(np.sort(grades), g)] for g in range(1, int(grades.max()) + 1)]
+    return cut_as_judged(scores, scores[rows], grades)
+
+
+def cut_as_judged(scores: Floats, known: Floats, grades: NDArray[np.int64]) -> Floats:
+    """Return the grades of scores: of the ``known`` ones as many are above a cut as of grades."""
+    ordered, counted = np.sort(known), np.sort(grades)
+    cuts = [ordered[np.searchsorted(counted, g)] for g in range(1, int(grades.max()) + 1)]
     return np.searchsorted(cuts, scores, side="right").astype(np.float64)
