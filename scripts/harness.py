@@ -277,6 +277,17 @@ def phrases(passages: Sequence[Any], count: int, seed: int) -> dict[tuple[str, i
     return found
 
 
+def generated_pairs(file: Path, documents: Mapping[str, str]) -> list[Any]:
+    """Return examples of the rows that ``sluice teach generate`` wrote; texts by id."""
+    from sluice.training import Example, Text
+
+    rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    return [
+        Example(Text(row["query_id"], row["query"]), (Text(name, documents[name]),))
+        for row in rows for name in row["pos_ids"]
+    ]  # fmt: skip
+
+
 def processor() -> str:
     """Return the name of the processor."""
     facts = Path("/proc/cpuinfo")

@@ -3,6 +3,7 @@
 
     SLUICE_DATA=FOLDER scripts/prove_cascade.py [COLLECTION] [--starts terms drawn] [--folds 2]
         [--steps 300] [--length 384] [--depth 20] [--seed 13] [--output FOLDER]
+        [--generated FILE]
 
 The recipe is that of configs/reference.yaml (of configs/quickstart.yaml for pydocs) with its cross-
 encoder exchanged: a small SPLADE's body (``sluice model get splade-tiny``) with each head, random
@@ -12,16 +13,22 @@ mpnet``), both trained encoders and BM25 say together, ``mse-lambda`` and ``soft
 from there, and from ``splade-sim``, by LambdaLoss. One more has no network: documents that were
 relevant in training get one deviation more. Each stands over all tested queries, and over those of
 which training had no relevant document.
+
+With ``--generated`` the queries that ``sluice teach generate`` wrote are all there is to train and
+to choose by, those of a fifth of their documents to choose: no encoder is trained, the first stage
+is BM25 and the zero-shot encoder by equal weights, and each reranker stands there once more with
+half of the weight and nothing chosen (``half-``).
 """
 
 from __future__ import annotations
 
+import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import yaml
-from harness import options
+from harness import generated_pairs, options, write_beir
 
 from sluice.retrieval import Run, load_dataset
 from sluice.retrieval.datasets.dataset import training_splits
@@ -101,7 +108,40 @@ def config_of(arguments: Any) -> dict[str, Any]:
             f"{HYBRID} % 50 >> fitted(r-{name}, depth={arguments.depth})"
         )
     config["evaluate"] |= {"baseline": HYBRID, "latency_queries": 20}
+    if arguments.generated:
+        config["dataset"] = str(generated(arguments))
+        untrained(config)
     return config
+
+
+def generated(arguments: Any) -> Path:
+    """Write the collection with the generated queries as its train and dev splits."""
+    test = load_dataset(arguments.collection, "test")
+    queries = dict(test.queries)
+    splits: dict[str, Any] = {"train": {}, "dev": {}, "test": test.qrels}
+    for each in generated_pairs(arguments.generated, {d.id: d.text for d in test.corpus}):
+        document = each.documents[0].id
+        queries[each.query.id] = each.query.text
+        split = "train" if zlib.crc32(document.encode()) % 5 else "dev"
+        splits[split].setdefault(each.query.id, {})[document] = 1
+    folder: Path = arguments.output / "generated"
+    write_beir(folder, ((each.id, each.title, each.text) for each in test.corpus), queries, splits)
+    return folder
+
+
+def untrained(config: dict[str, Any]) -> None:
+    """Leave the trained encoders out, and add each reranker with half of the weight."""
+    for name in ("dense", "splade"):
+        del config["train"][f"{name}-ft"], config["retrievers"][name], config["pipelines"][name]
+    config["pipelines"][HYBRID] = config["pipelines"].pop(f"{HYBRID}-zero-shot")
+    for section in config["train"].values():
+        if "teacher" in section:
+            section["teacher"] = {
+                **section["teacher"], "teachers": ["mpnet", "dense-zero-shot", "bm25"],
+            }  # fmt: skip
+    for name in list(config["rerankers"]):
+        half = f"{HYBRID} % 50 >> {name}(depth=20, interpolate=0.5)"
+        config["pipelines"][f"c-half-{name.removeprefix('r-')}"] = half
 
 
 def with_bonus(hits: Run, trained: set[str]) -> Run:
@@ -129,6 +169,7 @@ def main() -> None:
         "--length": (0, "tokens of a pair; 0: 128 for pydocs, 256 for others"),
         "--depth": (20, "documents that are reranked at most"),
         "--seed": (13, "seed of the trainings"),
+        "--generated": ({"type": Path}, "queries to learn from, of `sluice teach generate`"),
         "--output": (ROOT / "runs/cascade", "where the experiment is, and stays"),
     })  # fmt: skip
     config = config_of(arguments)

@@ -4,10 +4,13 @@
     python scripts/prove_dsi.py --fuzz 100000
     python scripts/prove_dsi.py --documents 100 --ids atomic --steps 500 --work runs/dsi
     python scripts/prove_dsi.py --documents 100 --ids atomic --steps 500 --work runs/dsi --without
+    SLUICE_DATA=FOLDER python scripts/prove_dsi.py --documents -1 --dataset cranfield \
+        --queries queries.jsonl --steps 4000
 
 The second trains a small T5 from random weights to write the identifiers of pydocs entries: from
 the first words of each, and from eight queries of its key phrases; two others of each are searched
-by. The third leaves the queries out. BM25, and MiniLM where it is installed, are printed beside it.
+by. The third leaves the queries out; the last takes those that ``sluice teach generate`` wrote, and
+searches by the questions of a collection's test. BM25 is printed beside it, and MiniLM where it is.
 A run that was killed continues in ``--work``, and one that is done is only printed.
 """
 
@@ -24,13 +27,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from harness import MODEL, figures, fresh_t5, options, phrases, words_of
+from harness import MODEL, figures, fresh_t5, generated_pairs, options, phrases, words_of
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "support"))
 
 ASKED = 10  # queries of a document, two of which are held out
 SEARCHED = 500  # held-out queries, at most
-MEASURES = ["R@1", "R@10", "RR@10"]
+MEASURES = ["R@1", "R@10", "RR@10", "nDCG@10"]
 
 
 OPTIONS = {
@@ -39,6 +42,7 @@ OPTIONS = {
     "--ids": {"choices": ("atomic", "semantic", "string"), "default": "atomic"},
     "--without": (False, "Leave synthetic queries out."), "--steps": 500, "--batch": 32,
     "--width": (64, "Of the model's states."), "--rate": (4e-3, "The learning rate."),
+    "--dataset": "pydocs", "--queries": ({"type": Path}, "Written queries, in place of phrases."),
     "--words": (16, "First words of a document."), "--seed": 13, "--work": Path("runs/dsi"),
 }  # fmt: skip
 
@@ -78,10 +82,10 @@ def trained(asked: argparse.Namespace) -> dict[str, Any]:
     from sluice.training.losses.sequences import Identifiers
 
     most = None if asked.documents < 0 else asked.documents
-    documents = list(islice(load_dataset("pydocs", None).corpus, most))
+    documents = list(islice(load_dataset(asked.dataset, None).corpus, most))
     work = asked.work / (
         f"{len(documents)}-{asked.ids}-{'without' if asked.without else 'with'}-{asked.steps}-"
-        f"{asked.width}-{asked.seed}"
+        f"{asked.width}-{asked.seed}" + (f"-{asked.queries.stem}" if asked.queries else "")
     )
     if (work / "result.json").exists():
         done: dict[str, Any] = json.loads((work / "result.json").read_text("utf-8"))
@@ -151,6 +155,12 @@ def texts_of(documents: Any, asked: argparse.Namespace) -> tuple[Any, Any, Any]:
         Example(Text(f"{text.document_id}-start", text.query), (full[text.document_id],))
         for text in page_texts(passages, {"words": asked.words}, asked.seed)
     ]
+    if asked.queries:
+        from sluice.retrieval import load_dataset
+
+        test = load_dataset(asked.dataset, "test")
+        pairs = generated_pairs(asked.queries, {each.id: each.full_text for each in documents})
+        return examples + pairs, {name: test.queries[name] for name in test.qrels}, test.qrels
     held_out: dict[str, tuple[str, str]] = {}
     written = phrases(passages, ASKED, asked.seed)
     known = {(passage, query) for (passage, n), query in written.items() if n < ASKED - 2}

@@ -2,11 +2,18 @@
 """A listwise reranker trained from random weights on full rankings of pydocs, and what lists cost.
 
     scripts/prove_listwise.py --work runs/listwise [--steps 1500] [--importance 0 1] [--seeds 13]
+    SLUICE_DATA=FOLDER scripts/prove_listwise.py --dataset cranfield --queries queries.jsonl
+        [--model smollm2] [--steps 100] [--batch 4] [--seeds 13]
 
 A GPT-2 of random weights learns to order lists of five entries for one of them, its name being the
 query, as MiniLM orders them. Printed are, of lists never seen and of lists learnt from, how often
 MiniLM's first is first, and Kendall's tau. `--cost` prints instead the tokens that 100 documents
 take, all in one prompt and in windows.
+
+With ``--queries``, written by ``sluice teach generate``, a model learns the order in which
+all-mpnet-base-v2 (``sluice model get mpnet``) puts BM25's first documents for these, and orders
+those for the questions of the collection's test: by what it writes, and by the chances of the first
+letter (FIRST).
 """
 
 from __future__ import annotations
@@ -19,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from harness import STILL, options, random_decoder, trainer
+from harness import STILL, generated_pairs, options, random_decoder, trainer
 from numpy.typing import NDArray
 from scipy.stats import kendalltau
 
@@ -30,7 +37,7 @@ PROMPT = "{query} : {documents} ranking :"
 OPTIONS = {
     "--work": Path("runs/listwise"), "--steps": 1_500, "--batch": 32, "--width": 96,
     "--lists": 4_000, "--documents": (5, "Of a list."), "--importance": [0.0, 1.0], "--seeds": [13],
-    "--cost": False,
+    "--cost": False, "--dataset": "cranfield", "--queries": {"type": Path}, "--model": "smollm2",
 }  # fmt: skip
 
 
@@ -117,6 +124,79 @@ def costs() -> None:
         print(f"| {name} | {model.prompts} | {model.read:,} | {model.written:,} |")
 
 
+def of_a_collection(asked: argparse.Namespace) -> None:
+    """Print nDCG@10 of the first documents in the orders of a model, before and after it learns."""
+    from sluice.encoders import BM25Encoder, DenseEncoder
+    from sluice.encoders.generative.listwise import ListwiseRanker
+    from sluice.retrieval import Rerank, Retriever, evaluate, load_dataset
+    from sluice.retrieval.evaluation.significance import paired_t_test
+    from sluice.training import Example, Text, fit
+    from sluice.training.losses.sequences import Rankings
+
+    test = load_dataset(asked.dataset, "test")
+    texts = {each.id: each.full_text for each in test.corpus}
+    first = Retriever.build(BM25Encoder(), test.corpus)
+    teacher = DenseEncoder.from_pretrained("mpnet")
+
+    def taught(queries: dict[str, str], run: Any) -> dict[str, list[str]]:
+        names = {query: list(run[query])[: asked.documents] for query in queries}
+        orders = {}
+        for query, own in names.items():
+            ids = [name for name, _ in own]
+            worth = (
+                teacher.encode_documents([texts[name] for name in ids])
+                @ teacher.encode_queries([queries[query]])[0]
+            )
+            orders[query] = [ids[place] for place in np.argsort(-worth, kind="stable")]
+        return orders
+
+    pairs = generated_pairs(asked.queries, texts)
+    chosen = np.random.default_rng(13).permutation(len(pairs))[: asked.steps * asked.batch]
+    written = {pairs[at].query.id: pairs[at].query.text for at in chosen}
+    examples = [
+        Example(
+            Text(query, written[query]), tuple(Text(name, texts[name]) for name in names),
+            tuple(1 / np.log2(1 + rank) for rank in range(1, len(names) + 1)),
+        )
+        for query, names in taught(written, first.run(written, k=asked.documents)).items()
+        if len(names) == asked.documents
+    ]  # fmt: skip
+    queries = {name: test.queries[name] for name in test.qrels}
+    run = first.run(queries, k=100)
+    values: dict[str, list[Any]] = {}
+
+    def note(name: str, found: Any) -> None:
+        scores = evaluate(found, test.qrels, ["nDCG@10"]).per_query["nDCG@10"]
+        values.setdefault(name, []).append(np.array(list(scores.values())))
+
+    class Taught:
+        def score_lists(self, queries: Any, heads: Any, documents: Any) -> Any:
+            orders = taught(dict(queries), run)
+            return {q: np.array([-orders[q].index(d) for d in heads[q].doc_ids]) for q in heads}
+
+    note("BM25", run)
+    note("all-mpnet-base-v2", Rerank(Taught(), asked.documents).run(queries, run))
+    for seed in asked.seeds:
+        for first_token in (False, True):
+            ranker = ListwiseRanker.from_pretrained(
+                asked.model, document_length=48, max_length=1_024, first_token=first_token
+            )
+            way = "first letter" if first_token else "written"
+            stage = Rerank(ranker, asked.documents, documents=first.store)
+            if seed == asked.seeds[0]:
+                note(f"untrained, {way}", stage.run(queries, run))
+            begun = time.process_time()
+            fit(ranker, examples, Rankings(), output=asked.work / f"{way}-{seed}", seed=seed,
+                trainer=trainer(asked.steps, asked.batch, 5e-5))  # fmt: skip
+            print(way, seed, round(time.process_time() - begun), "s", flush=True)
+            note(f"trained, {way}", stage.run(queries, run))
+    base = values["BM25"][0]
+    for name, by_seed in values.items():
+        own = np.mean(by_seed, axis=0)
+        seeds = ", ".join(f"{each.mean():.4f}" for each in by_seed)
+        print(f"| {name} | {own.mean():.4f} ({seeds}) | p {paired_t_test(own, base):.2g} |")
+
+
 def main() -> None:
     from sluice.encoders.generative.listwise import ListwiseRanker
     from sluice.retrieval import load_dataset
@@ -126,6 +206,8 @@ def main() -> None:
     asked = options(__doc__, OPTIONS)
     if asked.cost:
         return costs()
+    if asked.queries:
+        return of_a_collection(asked)
     asked.work.mkdir(parents=True, exist_ok=True)
     entries = [
         each for each in load_dataset("pydocs", "train").corpus if len(each.text.split()) > 3

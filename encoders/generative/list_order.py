@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from string import ascii_uppercase as LETTERS
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.numbers import whole_number
-from sluice.encoders.rerankers.language_model import LanguageModel, Prompt, Template
+from sluice.encoders.rerankers.language_model import (
+    LanguageModel,
+    Prompt,
+    Template,
+    known_chances,
+)
 
 LISTWISE: Final = (
     "Below are {count} documents, each behind its number in brackets. Rank them by how relevant "
@@ -19,6 +25,10 @@ LISTWISE: Final = (
     "Write the numbers of all {count} documents, the most relevant first, in the form "
     "[2] > [1] > ..., and nothing else.\nRanking:"
 )
+LETTERED: Final = (
+    LISTWISE.replace("its number", "its letter").replace("numbers", "letters")
+    .replace("[2] > [1]", "[B] > [A]")
+)  # fmt: skip
 SEPARATOR: Final = " > "
 TOKENS_EACH: Final = 6  # of an answer, such as "[12] > "
 TOKENS_MORE: Final = 10  # of an answer, beside these
@@ -41,6 +51,10 @@ class ListOrder:
     Windows go from the back of a list to its front, each ``step`` places before the last (half a
     window by default). ``window=None`` is full ranking: all texts in one prompt. What the model
     leaves out stays in the order it was in. (Sun et al., 2023, RankGPT, arXiv 2304.09542.)
+
+    With ``first_token`` nothing is written: texts have letters, 26 in a prompt at most, and their
+    order is that of the probability of each letter as the first of the answer. (Reddy et al.,
+    2024, FIRST, arXiv 2406.15657.)
     """
 
     def __init__(
@@ -51,8 +65,11 @@ class ListOrder:
         window: int | None = 20,
         step: int | None = None,
         passes: int = 1,
+        first_token: bool = False,
     ) -> None:
-        self.model = model
+        self.model, self.first_token = model, first_token
+        if first_token and prompt == LISTWISE:
+            prompt = LETTERED
         self.template = Template(prompt, ["query", "documents"], ["count"])
         self.window = window
         usual = 1 if window is None else max(1, whole_number(window, "window", 2) // 2)
@@ -76,7 +93,13 @@ class ListOrder:
 
     def prompt(self, query: str, shown: Sequence[str]) -> Prompt:
         """Return what the model reads about texts in the order they are shown."""
-        return self.template.fill({"query": query, "documents": shown, "count": len(shown)})
+        if self.first_token and len(shown) > len(LETTERS):
+            raise ConfigError(
+                f"first_token: {len(shown)} documents in one prompt, and there are {len(LETTERS)} "
+                "letters; set window: 20, or leave first_token out"
+            )
+        labels = LETTERS if self.first_token else None
+        return self.template.fill({"query": query, "documents": shown, "count": len(shown)}, labels)
 
     def _windows(self, count: int) -> list[slice]:
         """Return the windows over ``count`` texts, in the order of their prompts."""
@@ -97,11 +120,20 @@ class ListOrder:
             for query, window in here.items()
         ]
         longest = max(window.stop - window.start for window in here.values())
-        answers = self.model.completions(prompts, answer_room(longest))
+        if self.first_token:
+            choices = [f"[{letter}]" for letter in LETTERS[:longest]]
+            answers: Sequence[Any] = list(known_chances(self.model, prompts, choices))
+        else:
+            answers = self.model.completions(prompts, answer_room(longest))
         silent = 0
         for (query, window), answer in zip(here.items(), answers, strict=True):
             before = orders[query][window]
-            order, named = read_order(answer, len(before))
+            if self.first_token:
+                likely = answer[: len(before)]
+                order = np.argsort(-likely, kind="stable").tolist()
+                named = int(np.isfinite(likely).sum())
+            else:
+                order, named = read_order(answer, len(before))
             orders[query][window] = [before[place] for place in order]
             silent += not named
         return silent
@@ -125,9 +157,9 @@ def windows(count: int, width: int, step: int) -> list[slice]:
     return [slice(start, start + width) for start in starts] + [slice(0, min(width, count))]
 
 
-def written_order(order: Sequence[int]) -> str:
-    """Return what a model is to write of an order of places: ``[3] > [1] > [2]``."""
-    return SEPARATOR.join(f"[{place + 1}]" for place in order)
+def written_order(order: Sequence[int], *, letters: bool = False) -> str:
+    """Return what a model is to write of an order of places: ``[3] > [1] > [2]``, or letters."""
+    return SEPARATOR.join(f"[{LETTERS[place] if letters else place + 1}]" for place in order)
 
 
 def read_order(text: str, count: int) -> tuple[list[int], int]:

@@ -40,9 +40,11 @@ from sluice.encoders.transformer.model import Features, TransformerModel
 from sluice.encoders.transformer.tokens import Ids
 
 FULL: Final = 0  # as a window: all documents in one prompt
-SETTINGS: Final = ("prompt", "window", "step", "passes", "max_length", "document_length", "chat")
+SETTINGS: Final = (
+    "prompt", "window", "step", "passes", "first_token", "max_length", "document_length", "chat",
+)  # fmt: skip
 
-NUMBERED: Final = re.compile(r"\[[0-9]+\]")
+LABELLED: Final = re.compile(r"\[[0-9A-Z]+\]")
 
 log = logging.getLogger("sluice")
 
@@ -81,7 +83,8 @@ class ListwiseRanker(TransformerModel, EncoderBase):
     documents in one prompt; else windows of so many, ``step`` apart (half of it by default), go
     over the list ``passes`` times from its back. A document's score is the number of those that
     it is placed before. Texts are cut to ``document_length`` tokens each, and further as needed
-    for the prompt and its answer to fit ``max_length``.
+    for the prompt and its answer to fit ``max_length``. With ``first_token`` documents have
+    letters, and are ordered by how likely each letter is the first that is written.
     (Liu et al. 2025, Sliding windows are not the end, arXiv 2412.14574.)
     """
 
@@ -95,6 +98,7 @@ class ListwiseRanker(TransformerModel, EncoderBase):
         window: int = FULL,
         step: int | None = None,
         passes: int = 1,
+        first_token: bool | None = None,
     ) -> None:
         super().__init__(
             reader.model, reader.tokenizer, device=str(reader.device), dtype="float32",
@@ -102,7 +106,7 @@ class ListwiseRanker(TransformerModel, EncoderBase):
         )  # fmt: skip
         self.dtype = reader.dtype
         self.encoder_decoder = reader.encoder_decoder
-        self.prompt, self.passes = prompt, passes
+        self.prompt, self.passes, self.first_token = prompt, passes, first_token
         self.window = whole_number(window, "window", 0)
         if step is not None and self.window == FULL:
             raise ConfigError("step: is between windows, and window: 0 is one prompt; leave it out")
@@ -118,6 +122,7 @@ class ListwiseRanker(TransformerModel, EncoderBase):
             window=self.window or None,
             step=step,
             passes=passes,
+            first_token=bool(first_token),
         )
         self._end = end_of(reader)
         self._known = set(inspect.signature(reader.model.forward).parameters)
@@ -144,6 +149,9 @@ class ListwiseRanker(TransformerModel, EncoderBase):
             int | None, "Places that the window moves each time; left out, half of it."
         ] = None,
         passes: Annotated[int | None, "How often the windows go over the list, 1."] = None,
+        first_token: Annotated[
+            bool | None, "Whether an order is read off the first letter's probabilities (FIRST)."
+        ] = None,
         max_length: Annotated[
             int | None, "The most tokens of a prompt with its texts and the answer."
         ] = None,
@@ -171,6 +179,7 @@ class ListwiseRanker(TransformerModel, EncoderBase):
             )
         given: dict[str, Any] = {
             "prompt": prompt, "window": window, "step": step, "passes": passes,
+            "first_token": first_token,
             "max_length": max_length, "document_length": document_length, "chat": chat,
         }  # fmt: skip
         said = {key: value for key, value in given.items() if value is not None}
@@ -277,10 +286,10 @@ class ListwiseRanker(TransformerModel, EncoderBase):
     def answer(self, query: str, shown: Sequence[str], order: Sequence[int]) -> Answer:
         """Return what is to be written about documents that are shown, in an order of places.
 
-        A token that has a character of ``[3]`` writes that number. ``ModelError`` where the order
-        takes more tokens than a search lets a model write.
+        A token that has a character of ``[3]`` writes that number (or letter). ``ModelError`` where
+        the order takes more tokens than a search lets a model write.
         """
-        text = written_order(order)
+        text = written_order(order, letters=bool(self.first_token))
         tokens, characters = self._reader.answer_tokens(self._order.prompt(query, shown), text)
         room = answer_room(len(order))
         if len(tokens) + len(self._end) > room:
@@ -289,7 +298,7 @@ class ListwiseRanker(TransformerModel, EncoderBase):
                 f"search lets a model write {room}; take a model whose tokenizer knows numbers"
             )
         rank_of = [0] * len(text)  # each character's
-        for rank, found in enumerate(NUMBERED.finditer(text), 1):
+        for rank, found in enumerate(LABELLED.finditer(text), 1):
             rank_of[found.start() : found.end()] = [rank] * len(found.group())
         ranks = [max(rank_of[start:end], default=0) for start, end in characters]
         return Answer([*tokens, *self._end], [*ranks, *[0] * len(self._end)])

@@ -60,10 +60,11 @@ class Template:
                     f"prompt: has no {{{name}}}; expected text with {_braced(needed)}{hint}"
                 )
 
-    def fill(self, values: Mapping[str, Filling]) -> Prompt:
+    def fill(self, values: Mapping[str, Filling], labels: Sequence[str] | None = None) -> Prompt:
         """Return the prompt with the values of its names.
 
-        A list of texts is written one per line, each after its number in brackets, from 1.
+        A list of texts is written one per line, each after its label in brackets, or its number
+        from 1.
         """
         frame, slots = [self._parts[0]], list[str]()
         for name, words in zip(self._parts[1::2], self._parts[2::2], strict=True):
@@ -74,8 +75,9 @@ class Template:
                 slots.append(_encodable(value))
                 frame.append("")
             else:
-                for number, text in enumerate(value, 1):
-                    frame[-1] += f"[{number}] " if number == 1 else f"\n[{number}] "
+                for place, text in enumerate(value):
+                    label = place + 1 if labels is None else labels[place]
+                    frame[-1] += f"\n[{label}] " if place else f"[{label}] "
                     slots.append(_encodable(text))
                     frame.append("")
             frame[-1] += words

@@ -42,8 +42,9 @@ class Listwise:
     ``window - step`` to the top in one pass, and the next as many in each further one.
     ``window=None`` is full ranking: all candidates in one prompt. What the model leaves out stays
     in the order it was in. Windows of all queries are prompted together; cost: about candidates /
-    step prompts per query and pass.
-    (Sun et al., 2023, RankGPT, arXiv 2304.09542.)
+    step prompts per query and pass. With ``first_token`` nothing is written: the order is that of
+    the probability of each document's letter as the first of the answer.
+    (Sun et al., 2023, RankGPT, arXiv 2304.09542; Reddy et al., 2024, FIRST, arXiv 2406.15657.)
     """
 
     def __init__(
@@ -54,15 +55,21 @@ class Listwise:
         window: int | None = 20,
         step: int | None = None,
         passes: int = 1,
+        first_token: bool = False,
     ) -> None:
         self.model = model
-        self.order = ListOrder(model, prompt=prompt, window=window, step=step, passes=passes)
+        self.order = ListOrder(
+            model, prompt=prompt, window=window, step=step, passes=passes, first_token=first_token
+        )
 
     @property
     def fingerprint(self) -> str:
         """A hash of the model, the prompt and the windows."""
         order = self.order
-        settings = [order.template.text, order.window, order.step, order.passes]
+        settings = [
+            order.template.text, order.window, order.step, order.passes,
+            *([True] if order.first_token else []),
+        ]  # fmt: skip
         return fingerprint_of("listwise", self.model.fingerprint, settings)
 
     def score_lists(
@@ -295,7 +302,7 @@ STYLE_KEYS: dict[str, tuple[str, ...]] = {
     "graded": ("prompt", "answers", "grades"),
     "logit": ("prompt", "answers"),
     "pairwise": ("prompt", "answers", "depth", "opponents"),
-    "listwise": ("prompt", "window", "step", "passes"),
+    "listwise": ("prompt", "window", "step", "passes", "first_token"),
 }
 FULL = 0  # as a window: all candidates in one prompt
 
@@ -320,6 +327,9 @@ def _reranker(
         int | None, "Places that the window of the style listwise moves each time."
     ] = None,
     passes: Annotated[int | None, "How often the style listwise goes through the list."] = None,
+    first_token: Annotated[
+        bool | None, "Whether the style listwise reads the first letter's probabilities (FIRST)."
+    ] = None,
 ) -> Reranker:
     """Return the reranker of a style over a language model.
 
@@ -329,11 +339,14 @@ def _reranker(
     Qwen3-Reranker, bge-reranker-v2-gemma) get the prompts of their training.
     """
     given = {"prompt": prompt, "answers": answers, "grades": grades, "depth": depth,
-             "opponents": opponents, "window": window, "step": step, "passes": passes}  # fmt: skip
+             "opponents": opponents, "window": window, "step": step, "passes": passes,
+             "first_token": first_token}  # fmt: skip
     options = _options(style, given)
-    if style == "logit" and model.make is not local_model:
+    needs = {"style: logit": style == "logit", "first_token: true": bool(first_token)}
+    if any(needs.values()) and model.make is not local_model:
+        asked = next(name for name, is_asked in needs.items() if is_asked)
         raise ConfigError(
-            "style: logit; an endpoint returns no logits; take style: yes_no, or type: generative"
+            f"{asked}; an endpoint returns no logits; take type: generative, or leave it out"
         )
     if style in ("yes_no", "logit") and not options:
         style, model, options = _as_trained(style, model)

@@ -112,10 +112,38 @@ def test_scores_are_places_in_the_order_written(
         as_encoder(ranker)  # type: ignore[arg-type]
 
 
+@torch.no_grad()
+def test_a_first_token_orders_by_the_logits_of_letters(folder: Path) -> None:
+    """(Reddy et al. 2024, FIRST.) The letters stand in the prompt and in what is trained."""
+    ranker = ListwiseRanker.from_pretrained(folder, prompt=PROMPT, first_token=True)
+    texts = ["the stone", "water", "index"]
+    text = "gold river : [A] the stone [B] water [C] index rank"
+    ids = ranker.tokenizer(text, return_tensors="pt")["input_ids"]
+    before, *letters = (
+        ranker.tokenizer.convert_tokens_to_ids(each) for each in ("[UNK]", "a", "b", "c")
+    )
+    if ranker.encoder_decoder:
+        start = torch.tensor([[0, before]])
+        logits = ranker.model(input_ids=ids, decoder_input_ids=start).logits[0, -1]
+    else:  # without the end of the prompt
+        ids = torch.cat([ids[:, :-1], torch.tensor([[before]])], dim=1)
+        logits = ranker.model(input_ids=ids).logits[0, -1]
+    assert ranker.order("gold river", texts) == np.argsort(-logits[letters].numpy()).tolist()
+    tokens, ranks = ranker.answer("gold river", texts, [2, 0, 1])
+    plain = ranker.tokenizer("[C] > [A] > [B]", add_special_tokens=False)["input_ids"]
+    assert tokens[:-1] == plain
+    assert ranks == [1, 1, 1, 0, 2, 2, 2, 0, 3, 3, 3, 0]
+    assert ranker.order("gold", []) == []
+    assert ranker.order("gold", ["a"]) == [0]
+    with pytest.raises(ConfigError, match="27 documents in one prompt, and there are 26 letters"):
+        ranker.order("gold", ["a"] * 27)
+
+
 def test_a_saved_ranker_is_the_same(ranker: ListwiseRanker, folder: Path, tmp_path: Path) -> None:
     small = ListwiseRanker.from_pretrained(
-        folder, prompt=PROMPT, window=4, step=1, passes=2, max_length=60, document_length=5
-    )
+        folder, prompt=PROMPT, window=4, step=1, passes=2, max_length=60, document_length=5,
+        first_token=True,
+    )  # fmt: skip
     for number, each in enumerate((ranker, small)):
         each.save_pretrained(tmp_path / str(number))
         opened = open_encoder(tmp_path / str(number))

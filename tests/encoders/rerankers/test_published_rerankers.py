@@ -235,6 +235,8 @@ def test_a_logit_that_cannot_be(options: dict[str, Any], says: str, bge_gemma: P
 def test_an_endpoint_has_no_logits() -> None:
     with pytest.raises(ConfigError, match=r"style: logit; an endpoint returns no logits; take"):
         generative_http(model="m", url="http://127.0.0.1:9/v1", style="logit")
+    with pytest.raises(ConfigError, match=r"first_token: true; an endpoint returns no logits"):
+        generative_http(model="m", url="http://127.0.0.1:9/v1", style="listwise", first_token=True)
 
 
 @pytest.mark.parametrize("name", ["LayerWiseMiniCPMForCausalLM", "CostWiseGemmaForCausalLM"])

@@ -214,6 +214,26 @@ def test_windows_of_all_queries_are_asked_together() -> None:
     assert [len(scores) for scores in found.values()] == [40, 25, 1, 0]
 
 
+@pytest.mark.parametrize(("count", "window"), [(26, None), (40, 20), (1, None)])
+def test_the_first_letters_chances_order_what_is_shown(count: int, window: int | None) -> None:
+    """(Reddy et al. 2024, FIRST.) One probability a letter; silence keeps the order."""
+    worths = shuffled(count, 3)
+    model = FakeModel(lambda prompt: [2.0 ** worth(text) for text in prompt.slots[1:-1]])
+    scorer = Listwise(model, window=window, first_token=True)
+    found = scorer.score_lists({"q": "what"}, {"q": head(count)}, Numbered(worths))["q"]
+    assert [worths[place] for place in order(found)][:10] == sorted(worths)[::-1][:10]
+    assert all("[A] " in prompt.text and "[1]" not in prompt.text for prompt in model.asked)
+    silent = Listwise(FakeModel(lambda prompt: [math.nan] * 3), first_token=True)
+    kept = silent.score_lists({"q": "what"}, {"q": head(3)}, Numbered([1, 2, 3]))["q"]
+    assert order(kept) == [0, 1, 2]
+
+
+def test_there_are_letters_for_26() -> None:
+    scorer = Listwise(FakeModel(lambda prompt: [1.0]), window=None, first_token=True)
+    with pytest.raises(ConfigError, match="27 documents in one prompt, and there are 26 letters"):
+        scorer.score_lists({"q": "what"}, {"q": head(27)}, Numbered(range(27)))
+
+
 @pytest.mark.parametrize("answer", ["", "I cannot say.", "[0] > [77]", "[" * 50, "[१]"])
 def test_an_answer_that_ranks_nothing_keeps_the_order(answer: str) -> None:
     found = Listwise(FakeModel(writes=lambda prompt: answer)).score_lists(
@@ -285,6 +305,7 @@ def test_fingerprints_follow_what_decides_a_score() -> None:
         Listwise(model),
         Listwise(model, passes=2),
         Listwise(model, window=None),
+        Listwise(model, first_token=True),
     ]
     assert len({scorer.fingerprint for scorer in made}) == len(made)
     assert Pairwise(model).fingerprint == Pairwise(model).fingerprint
