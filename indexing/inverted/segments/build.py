@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from sluice.encoders.foundation.disk.arrays import open_array
+from sluice.encoders.foundation.errors import IndexFormatError
 from sluice.indexing.inverted.segments.choice import kernels_for
 from sluice.indexing.inverted.segments.segment import (
     FLOOR_RANKS,
@@ -27,6 +28,8 @@ from sluice.indexing.inverted.segments.segment import (
     MOST_BLOCKS,
     RUN_BITS,
     RUNS_PER_TILE_BITS,
+    TILE,
+    UNHASH,
     WINDOW,
     Segment,
 )
@@ -36,6 +39,7 @@ from sluice.indexing.storage.rows import GrowingArray, write_array
 
 Sparse: TypeAlias = "sparse.csr_array[Any]"  # a text: scipy below 1.15 has no [Any]
 RUNS_AT_ONCE = 1 << RUNS_PER_TILE_BITS
+ONE_BY_ONE = 16  # documents of a run that are read one by one: a run takes milliseconds
 
 
 def stored_documents(segment: Segment, rows: NDArray[np.int64]) -> Sparse:
@@ -46,6 +50,8 @@ def stored_documents(segment: Segment, rows: NDArray[np.int64]) -> Sparse:
         inverse[segment.order] = np.arange(segment.documents)
         places = inverse[rows]
     runs, which = np.unique(places >> RUN_BITS, return_inverse=True)
+    if segment.blocks and len(rows) <= ONE_BY_ONE * len(runs):
+        return _by_block(segment, places)
     none: Any = sparse.csr_array((0, segment.terms), dtype=np.float32)
     back = np.empty(len(rows), dtype=np.int64)
     parts, done = [none], 0
@@ -63,6 +69,59 @@ def stored_documents(segment: Segment, rows: NDArray[np.int64]) -> Sparse:
         done += len(here)
     stacked: Sparse = sparse.vstack(parts, format="csr")
     return stacked if (back == np.arange(len(rows))).all() else stacked[back]
+
+
+def _by_block(segment: Segment, places: NDArray[np.int64]) -> Sparse:
+    """Return documents that lie far apart: the terms of each from its block, then their impacts."""
+    size, code_bits = segment.block_size, int(segment.shape[2])
+    found, counts = [np.empty(0, np.int64)], np.zeros(len(places) + 1, dtype=np.int64)
+    for at, document in enumerate(places.tolist()):
+        block = document // size
+        codes = segment.codes[segment.block_starts[block] : segment.block_starts[block + 1]]
+        hits = np.flatnonzero(codes >> code_bits == document % size)
+        first, last = segment.directory_starts[block : block + 2] + WINDOW * block
+        directory = segment.directory[first:last].astype(np.int64)
+        entries = np.searchsorted(directory & 0xFFFF, hits, side="right") - 1
+        terms = ((directory[entries] >> 16) * UNHASH) & 0xFFFF
+        if len(segment.directory_tags):
+            terms |= segment.directory_tags[first + entries].astype(np.int64) << 16
+        found.append(np.sort(terms))
+        counts[at + 1] = len(terms)
+    terms, documents = np.concatenate(found), np.repeat(places, counts[1:])
+    try:
+        begun, ended = segment.first_run[terms], segment.first_run[terms + 1]
+        runs = _first_places(segment.run_numbers, begun, ended, documents >> RUN_BITS)
+        begun, ended = segment.run_starts[runs], segment.run_starts[runs + 1]
+        own = _first_places(segment.offsets, begun, ended, documents & (TILE - 1))
+        if (segment.offsets[own] != documents & (TILE - 1)).any():
+            raise IndexError
+    except IndexError:
+        raise IndexFormatError(
+            "an inverted index says one thing by block and another by term; rebuild it"
+        ) from None
+    if len(segment.impacts):
+        impacts = segment.impacts[own]
+    else:
+        impacts = segment.scales[terms] * segment.impact_codes[own].astype(np.float32)
+    shape = (len(places), segment.terms)
+    matrix: Sparse = sparse.csr_array((impacts, terms, np.cumsum(counts)), shape=shape)
+    matrix.has_canonical_format = True
+    return matrix
+
+
+def _first_places(
+    values: NDArray[Any], begun: NDArray[Any], ended: NDArray[Any], wanted: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return the first place of each range ``[begun, ended)`` whose value is at least ``wanted``.
+
+    Values ascend within a range.
+    """
+    low, high = begun.astype(np.int64), ended.astype(np.int64)
+    while (low < high).any():
+        middle = (low + high) >> 1
+        below = (low < high) & (values[np.minimum(middle, len(values) - 1)] < wanted)
+        low, high = np.where(below, middle + 1, low), np.where(below, high, middle)
+    return low
 
 
 def streamed_documents(segment: Segment) -> Iterator[Sparse]:

@@ -16,11 +16,11 @@ from sluice.indexing.inverted.segments.segment import (
     HASH,
     RUN_BITS,
     TILE,
+    UNHASH,
     WINDOW,
 )
 from sluice.indexing.kernels.ranking import put
 
-_UNHASH = pow(HASH, -1, 1 << 16)
 _END = np.uint32(0xFFFFFFFF)  # padding of a directory: above every entry but one, never a hit
 _FIRST_RANK, _SECOND_RANK, _THIRD_RANK = FLOOR_RANKS
 
@@ -145,7 +145,7 @@ def hashed_term(term: int) -> Any:
 
 @njit(cache=True, nogil=True, inline="always")  # type: ignore[untyped-decorator]
 def _term_of(code: np.uint32) -> Any:
-    low = ((code >> np.uint32(16)) * np.uint32(_UNHASH)) & np.uint32(0xFFFF)
+    low = ((code >> np.uint32(16)) * np.uint32(UNHASH)) & np.uint32(0xFFFF)
     return ((code & np.uint32(0xFFFF)) << np.uint32(16)) | low
 
 

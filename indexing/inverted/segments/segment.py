@@ -41,6 +41,7 @@ MOST_BLOCK_POSTINGS: Final = (1 << 16) - 1  # starts within a block are 16 bits
 FLOOR_RANKS: Final = (10, 100, 1000)
 LAST_ROW: Final = (1 << 31) - 1  # row numbers share an int64 with the score's bits
 HASH: Final = 40503  # odd: multiplying 16 bits by it is a permutation that spreads neighbours
+UNHASH: Final = pow(HASH, -1, 1 << 16)
 
 
 class Segment(NamedTuple):

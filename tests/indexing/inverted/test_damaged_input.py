@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import shutil
 import tempfile
@@ -321,7 +322,8 @@ def test_flipped_bytes_below_the_checksums_never_read_outside_the_arrays(
             with np.errstate(all="ignore"):
                 for engine in ("blocks", "terms"):
                     opened.search(documents[:20], 10, params={"engine": engine})
-                opened.documents([0, 5, 2999])
+                with contextlib.suppress(IndexFormatError):  # says that it is damaged
+                    opened.documents([0, 5, 2999])
             searched += 1
         file.write_bytes(whole)
     assert searched > 10
