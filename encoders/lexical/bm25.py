@@ -96,6 +96,7 @@ class BM25Encoder(EncoderBase):
         self._averages = self._totals.averages()
         self._field_of = np.zeros(0, np.int8)  # [vocabulary] number of the column's field
         self._fingerprint: str | None = None
+        self._whole_idf: Weights | None = None
 
     @property
     def fields(self) -> dict[str, float] | None:
@@ -296,7 +297,10 @@ class BM25Encoder(EncoderBase):
         The variant's idf, times the weight of the column's field.
         """
         self._terms()
-        return self._query_weights(slice(None))
+        if self._whole_idf is None:  # feedback asks for each query
+            self._whole_idf = self._query_weights(slice(None))
+            self._whole_idf.setflags(write=False)
+        return self._whole_idf
 
     def _query_weights(self, columns: Any) -> Weights:
         field_weights = np.array([*self._fields.weights.values()])
@@ -332,7 +336,7 @@ class BM25Encoder(EncoderBase):
     def _set(self, vocabulary: Vocabulary, totals: Totals, averages: Weights) -> None:
         self._vocabulary, self._totals, self._averages = vocabulary, totals, averages
         self._field_of = self._fields.numbers(vocabulary, self._field_of)
-        self._fingerprint = None
+        self._fingerprint = self._whole_idf = None
 
     def _terms(self) -> Vocabulary:
         if self._vocabulary is None:
