@@ -13,6 +13,7 @@ from sluice.indexing.kernels.calls import kernels_loaded
 
 Dense = NDArray[np.float32]
 
+A_QUERY = 1 << 12  # values, of which each is looked at
 FEW = 1 << 20  # values that scipy checks sooner than compiled kernels are loaded
 
 
@@ -22,12 +23,12 @@ def checked_dense(vectors: Any, width: int | None, what: str) -> Dense:
     float64 and float16 are cast. ``DataError`` for another type, dtype, shape or width, and for
     NaN and infinite values; ``what`` names the vectors in the message.
     """
-    if sparse.issparse(vectors):
-        raise DataError(
-            f"{what}: a sparse matrix, expected a dense array [n, dim]; "
-            "sparse vectors go into InvertedIndex"
-        )
     if not isinstance(vectors, np.ndarray):
+        if sparse.issparse(vectors):
+            raise DataError(
+                f"{what}: a sparse matrix, expected a dense array [n, dim]; "
+                "sparse vectors go into InvertedIndex"
+            )
         raise DataError(f"{what}: {type(vectors).__name__}, expected a numpy array [n, dim]")
     _check_floating(vectors.dtype, what)
     if vectors.ndim != 2:
@@ -40,11 +41,15 @@ def checked_dense(vectors: Any, width: int | None, what: str) -> Dense:
             f"{what}: {vectors.shape[1]} dimensions, this index holds {width}; "
             "encode with the encoder the index was built with"
         )
-    with np.errstate(over="ignore"):  # what overflows float32 is reported below
-        dense = np.ascontiguousarray(vectors, dtype=np.float32)
-    # The sum is not finite if a value is not, and needs no mask as large as the input.
-    with np.errstate(over="ignore", invalid="ignore"):
-        suspicious = not np.isfinite(dense.sum())
+    dense = vectors
+    if vectors.dtype != np.float32 or not vectors.flags.c_contiguous:
+        with np.errstate(over="ignore"):  # what overflows float32 is reported below
+            dense = np.ascontiguousarray(vectors, dtype=np.float32)
+    if dense.size <= A_QUERY:
+        suspicious = not np.isfinite(dense).all()
+    else:  # the sum is not finite if a value is not, and needs no mask as large as the input
+        with np.errstate(over="ignore", invalid="ignore"):
+            suspicious = not np.isfinite(dense.sum())
     if suspicious:
         _refuse_non_finite(dense, what)
     return dense
@@ -115,7 +120,7 @@ def _refuse_weight(
 
 
 def _check_floating(dtype: np.dtype[Any], what: str) -> None:
-    if not np.issubdtype(dtype, np.floating):
+    if dtype != np.float32 and not np.issubdtype(dtype, np.floating):
         raise DataError(
             f"{what}: dtype {dtype}, expected float32; convert with .astype('float32') if these "
             "are vectors"

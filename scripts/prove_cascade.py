@@ -137,7 +137,7 @@ def untrained(config: dict[str, Any]) -> None:
     for section in config["train"].values():
         if "teacher" in section:
             section["teacher"] = {
-                **section["teacher"], "teachers": ["mpnet", "dense-zero-shot", "bm25"],
+                **section["teacher"], "teachers": ["mpnet", MINILM, "bm25"],
             }  # fmt: skip
     for name in list(config["rerankers"]):
         half = f"{HYBRID} % 50 >> {name}(depth=20, interpolate=0.5)"

@@ -125,6 +125,8 @@ def renamed(**others: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
         @functools.wraps(function)
         def called(*args: P.args, **named: P.kwargs) -> R:
+            if not named:
+                return function(*args, **named)
             options: Any = {own.get(name, name): value for name, value in named.items()}
             if len(options) < len(named):
                 raise TypeError(f"{function.__name__}: one argument twice: {', '.join(named)}")

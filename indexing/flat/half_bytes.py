@@ -42,6 +42,7 @@ MOST_EXACT, MOST_EXACT_SHARE = 512, 1 / 8
 LEAST_ALLOWED = 1 / 4  # of the rows: all are scanned
 TIMED = 4_096  # vectors
 _ALL: Mask = np.empty(0, np.bool_)
+_LARGEST = float(LARGEST_SCORE)
 
 _WIDE = has_feature("avx512f") and has_feature("avx512vnni")
 MULTIPLIES = _WIDE or has_feature("avx2")  # bytes; without it no codes are made
@@ -313,6 +314,24 @@ def _search(
     return True
 
 
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _search_alone(
+    kind: int, part: Part, queries: Any, norms: Any, longest: float, most: int, hit_rows: Any,
+    hit_scores: Any,
+) -> bool:  # fmt: skip
+    """Write the hits of queries in the one part there is; return False where codes do not do."""
+    asked = _asked(kind, queries, norms, longest)
+    for constant in asked.margins.constant:
+        if not constant < _LARGEST:
+            return False
+    scores, rows = np.empty(len(part.scales), np.float32), np.empty(most, np.int64)
+    heaps, sizes = np.empty(hit_rows.shape, np.int64), np.zeros(len(queries), np.int64)
+    if not _search(kind, part, asked, np.empty(0, np.bool_), scores, rows, heaps, sizes):
+        return False
+    ranking.read_heaps(heaps, sizes, hit_rows, hit_scores)
+    return True
+
+
 class HalfBytes:
     """A quarter of the vectors' size, of which a search reads half, and gives the exact hits.
 
@@ -359,6 +378,14 @@ class HalfBytes:
         few = allowed is not None and np.count_nonzero(allowed) < count * LEAST_ALLOWED
         if few or 2 * k > most or self._in_vain > IN_VAIN:
             return None
+        hits = Hits.missing(len(queries), k)
+        if allowed is None and len(self._parts) == 1:  # one call: a small index takes as long
+            given = self._parts[0], lent(queries), norms_of(queries), self._longest
+            if _search_alone(self._kind, *given, most, *hits):
+                self._in_vain = max(0, self._in_vain - 1)
+                return hits
+            self._in_vain += 1
+            return None
         asked = _asked(self._kind, lent(queries), norms_of(queries), self._longest)
         if not asked.margins.constant.max() < LARGEST_SCORE:
             return None
@@ -380,7 +407,6 @@ class HalfBytes:
             return None
         self._in_vain = max(0, self._in_vain - 1)
         merge(heaps, sizes)
-        hits = Hits.missing(len(queries), k)
         ranking.read_heaps(heaps[0], sizes[0], hits.rows, hits.scores)
         return hits
 

@@ -57,7 +57,7 @@ def search_in_numpy(
 DEPTH, DEPTH_PER_HIT = 400, 10
 FEW_QUERIES = 16  # at a time, up to which each scans the codes by itself
 UNCODED = 16  # such queries that are answered without codes: making these takes about as long
-LEAST_CODED = 1 << 23  # bytes of vectors; fewer are scanned in half a millisecond
+LEAST_CODED = 1 << 19  # bytes of vectors; fewer are not worth loading more kernels
 COPIED = 1 << 24  # bytes of several parts that are searched as one copy: each chunk costs time
 
 
