@@ -57,7 +57,8 @@ def search_in_numpy(
 DEPTH, DEPTH_PER_HIT = 400, 10
 FEW_QUERIES = 16  # at a time, up to which each scans the codes by itself
 UNCODED = 16  # such queries that are answered without codes: making these takes about as long
-LEAST_CODED = 1 << 19  # bytes of vectors; fewer are not worth loading more kernels
+SMALL, UNCODED_SMALL = 1 << 23, 256  # bytes of vectors, and such queries: kernels load too
+LEAST_CODED = 1 << 19  # bytes of vectors; fewer are never coded
 COPIED = 1 << 24  # bytes of several parts that are searched as one copy: each chunk costs time
 
 
@@ -173,7 +174,8 @@ class FlatIndex(Index):
         if self._half_bytes is None:
             self._alone += len(queries)
             size = self._vectors.nbytes
-            if self._alone <= UNCODED or size < LEAST_CODED:
+            uncoded = UNCODED if size >= SMALL else UNCODED_SMALL
+            if self._alone <= uncoded or size < LEAST_CODED:
                 return None
             self._alone = -(1 << 40)  # other threads need not make them too
             from sluice.indexing.flat.half_bytes import HalfBytes, pays
