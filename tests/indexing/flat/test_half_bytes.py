@@ -23,6 +23,7 @@ def coded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Codes are made for the first query, whatever this machine measures."""
     monkeypatch.setattr(flat, "UNCODED", 0)
     monkeypatch.setattr(flat, "LEAST_CODED", 0)
+    monkeypatch.setattr(flat, "SMALL", 0)
     monkeypatch.setattr(half_bytes, "pays", lambda width: True)
 
 
@@ -144,6 +145,7 @@ def test_a_bound_is_never_below_the_score() -> None:
 def test_when_there_are_codes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flat, "UNCODED", 4)
     monkeypatch.setattr(flat, "LEAST_CODED", 0)
+    monkeypatch.setattr(flat, "SMALL", 0)
     documents = normal(10, 400, 16)
     index = FlatIndex()
     index.add(documents)
@@ -155,6 +157,15 @@ def test_when_there_are_codes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert index._half_bytes is not None
     index.delete([0])
     assert index._half_bytes is None
+    monkeypatch.setattr(flat, "SMALL", 2 * documents.nbytes)  # a small one waits longer
+    monkeypatch.setattr(flat, "UNCODED_SMALL", 6)
+    for _ in range(6):
+        index.search(documents[:1], 3)
+        assert index._half_bytes is None
+    index.search(documents[:1], 3)
+    assert index._half_bytes is not None
+    index.delete([1])
+    monkeypatch.setattr(flat, "SMALL", 0)
     assert index.search(documents[:6], 1).rows[0, 0] != 0
     assert index._half_bytes is not None
     assert FlatIndex(first_pass="int8")._half_bytes is None
@@ -187,6 +198,7 @@ def test_the_faster_way_is_taken(faster: str, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.undo()
     monkeypatch.setattr(flat, "UNCODED", 0)
     monkeypatch.setattr(flat, "LEAST_CODED", 0)
+    monkeypatch.setattr(flat, "SMALL", 0)
     half_bytes.pays.cache_clear()
 
     def made_up(task: str, ways: Any) -> Measured:
