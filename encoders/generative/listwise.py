@@ -289,8 +289,9 @@ class ListwiseRanker(TransformerModel, EncoderBase):
         A token that has a character of ``[3]`` writes that number (or letter). ``ModelError`` where
         the order takes more tokens than a search lets a model write.
         """
+        prompt = self._order.prompt(query, shown)
         text = written_order(order, letters=bool(self.first_token))
-        tokens, characters = self._reader.answer_tokens(self._order.prompt(query, shown), text)
+        tokens, characters = self._reader.answer_tokens(prompt, text)
         room = answer_room(len(order))
         if len(tokens) + len(self._end) > room:
             raise ModelError(

@@ -137,6 +137,8 @@ def test_a_first_token_orders_by_the_logits_of_letters(folder: Path) -> None:
     assert ranker.order("gold", ["a"]) == [0]
     with pytest.raises(ConfigError, match="27 documents in one prompt, and there are 26 letters"):
         ranker.order("gold", ["a"] * 27)
+    with pytest.raises(ConfigError, match="27 documents in one prompt, and there are 26 letters"):
+        ranker.answer("gold", ["a"] * 27, range(27))
 
 
 def test_a_saved_ranker_is_the_same(ranker: ListwiseRanker, folder: Path, tmp_path: Path) -> None:
