@@ -10,8 +10,9 @@
 The second trains a small T5 from random weights to write the identifiers of pydocs entries: from
 the first words of each, and from eight queries of its key phrases; two others of each are searched
 by. The third leaves the queries out; the last takes those that ``sluice teach generate`` wrote, and
-searches by the questions of a collection's test. BM25 is printed beside it, and MiniLM where it is.
-A run that was killed continues in ``--work``, and one that is done is only printed.
+searches by the questions of a collection's test. ``--brain`` learns CorpusBrain's three tasks in
+place of the first words, with ``--ids title`` as there. BM25 is printed beside it, and MiniLM where
+it is. A run that was killed continues in ``--work``, and one that is done is only printed.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import os
 import random
 import sys
 import time
+from collections import Counter
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -34,16 +36,18 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "suppo
 ASKED = 10  # queries of a document, two of which are held out
 SEARCHED = 500  # held-out queries, at most
 MEASURES = ["R@1", "R@10", "RR@10", "nDCG@10"]
+BRAIN = {"words": 0, "sentences": 11, "paragraphs": 4, "mentions": 3}  # Chen et al. 2022
 
 
 OPTIONS = {
     "--fuzz": (0, "Check so many written identifiers."),
     "--documents": (0, "Train on so many; -1: on all."),
-    "--ids": {"choices": ("atomic", "semantic", "string"), "default": "atomic"},
+    "--ids": {"choices": ("atomic", "semantic", "string", "title"), "default": "atomic"},
     "--without": (False, "Leave synthetic queries out."), "--steps": 500, "--batch": 32,
     "--width": (64, "Of the model's states."), "--rate": (4e-3, "The learning rate."),
     "--dataset": "pydocs", "--queries": ({"type": Path}, "Written queries, in place of phrases."),
-    "--words": (16, "First words of a document."), "--seed": 13, "--work": Path("runs/dsi"),
+    "--words": (16, "First words of a document."), "--brain": False, "--seed": 13,
+    "--work": Path("runs/dsi"),
 }  # fmt: skip
 
 
@@ -86,6 +90,7 @@ def trained(asked: argparse.Namespace) -> dict[str, Any]:
     work = asked.work / (
         f"{len(documents)}-{asked.ids}-{'without' if asked.without else 'with'}-{asked.steps}-"
         f"{asked.width}-{asked.seed}" + (f"-{asked.queries.stem}" if asked.queries else "")
+        + ("-brain" if asked.brain else "")
     )
     if (work / "result.json").exists():
         done: dict[str, Any] = json.loads((work / "result.json").read_text("utf-8"))
@@ -94,7 +99,12 @@ def trained(asked: argparse.Namespace) -> dict[str, Any]:
     examples, queries, qrels = texts_of(documents, asked)
     model, tokenizer = small_t5(work, documents, asked.width)
     encoder = DsiEncoder(model, tokenizer, ids=asked.ids)
-    named = [{"id": each.id, "title": each.title, "text": each.text} for each in documents]
+    titles = Counter(each.title.strip().lower() for each in documents)
+    named = [
+        {"id": each.id, "text": each.text, "title": each.title
+         if titles[each.title.strip().lower()] == 1 else f"{each.title} {each.id}"}
+        for each in documents
+    ]  # fmt: skip
     rows, vectors = compared(documents, queries, qrels, asked)
     encoder.assign_ids(named, vectors, seed=asked.seed)
     start = time.perf_counter()
@@ -151,9 +161,10 @@ def texts_of(documents: Any, asked: argparse.Namespace) -> tuple[Any, Any, Any]:
 
     passages = [Passage(each.id, each.title, each.text) for each in documents]
     full = {each.id: Text(each.id, each.full_text) for each in documents}
+    asked_for = BRAIN if asked.brain else {"words": asked.words}
     examples = [
-        Example(Text(f"{text.document_id}-start", text.query), (full[text.document_id],))
-        for text in page_texts(passages, {"words": asked.words}, asked.seed)
+        Example(Text(f"{text.document_id}-{number}", text.query), (full[text.document_id],))
+        for number, text in enumerate(page_texts(passages, asked_for, asked.seed))
     ]
     if asked.queries:
         from sluice.retrieval import load_dataset

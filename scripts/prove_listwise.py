@@ -12,8 +12,8 @@ take, all in one prompt and in windows.
 
 With ``--queries``, written by ``sluice teach generate``, a model learns the order in which
 all-mpnet-base-v2 (``sluice model get mpnet``) puts BM25's first documents for these, and orders
-those for the questions of the collection's test: by what it writes, and by the chances of the first
-letter (FIRST).
+those for the questions of the collection's test: by what it writes, by the chances of the first
+letter, and by these after FIRST's loss over them (``--only`` names some of the three).
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from scipy.stats import kendalltau
 
 WORDS, LENGTH, MEASURED = 8, 192, 200
+WAYS = {"written": (False, 0.0), "first letter": (True, 0.0), "first letter, FIRST": (True, 10.0)}
 PROMPT = "{query} : {documents} ranking :"
 
 
@@ -38,6 +39,7 @@ OPTIONS = {
     "--work": Path("runs/listwise"), "--steps": 1_500, "--batch": 32, "--width": 96,
     "--lists": 4_000, "--documents": (5, "Of a list."), "--importance": [0.0, 1.0], "--seeds": [13],
     "--cost": False, "--dataset": "cranfield", "--queries": {"type": Path}, "--model": "smollm2",
+    "--only": {"nargs": "+", "choices": list(WAYS), "default": list(WAYS)},
 }  # fmt: skip
 
 
@@ -177,16 +179,17 @@ def of_a_collection(asked: argparse.Namespace) -> None:
     note("BM25", run)
     note("all-mpnet-base-v2", Rerank(Taught(), asked.documents).run(queries, run))
     for seed in asked.seeds:
-        for first_token in (False, True):
+        for way in asked.only:
+            first_token, first = WAYS[way]
             ranker = ListwiseRanker.from_pretrained(
                 asked.model, document_length=48, max_length=1_024, first_token=first_token
             )
-            way = "first letter" if first_token else "written"
             stage = Rerank(ranker, asked.documents, documents=first.store)
-            if seed == asked.seeds[0]:
+            if seed == asked.seeds[0] and not first:
                 note(f"untrained, {way}", stage.run(queries, run))
             begun = time.process_time()
-            fit(ranker, examples, Rankings(), output=asked.work / f"{way}-{seed}", seed=seed,
+            output = asked.work / f"{way.replace(', ', '-')}-{seed}"
+            fit(ranker, examples, Rankings(first=first), output=output, seed=seed,
                 trainer=trainer(asked.steps, asked.batch, 5e-5))  # fmt: skip
             print(way, seed, round(time.process_time() - begun), "s", flush=True)
             note(f"trained, {way}", stage.run(queries, run))

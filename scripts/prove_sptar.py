@@ -2,12 +2,14 @@
 """SPTAR beside training on the same few pairs alone, and beside writing without a soft prompt.
 
     python scripts/prove_sptar.py --work runs/sptar
+    SLUICE_DATA=FOLDER python scripts/prove_sptar.py --dataset feedbackqa --model smollm2
 
 A small GPT-2 learns, from random weights, to write key phrases of pydocs' entries: the corpus and
 no judgement. Then 50 judgements of the train split teach it a soft prompt; it writes a query for
 each of other entries, with the prompt and without, and BM25 filters them. MiniLM is trained on the
 pairs alone, and on the pairs with either set of queries, in as many steps, and searches test
-queries. Nothing is chosen by these. A killed run goes on from what lies in ``--work``.
+queries. Nothing is chosen by these. ``--model`` names a language model in place of that one. A
+killed run goes on from what lies in ``--work``.
 """
 
 from __future__ import annotations
@@ -34,15 +36,15 @@ OPTIONS = {
     "--queries": (150, "Test queries."), "--written": (600, "Documents with written queries."),
     "--steps": (600, "Of the language model."), "--width": (128, "Of the language model."),
     "--epochs": (20, "Most, of the soft prompt."), "--consistency": 30, "--student-steps": 40,
-    "--seed": 13,
+    "--seed": 13, "--dataset": "pydocs", "--model": {"metavar": "MODEL"},
 }  # fmt: skip
 
 
 def collection(asked: argparse.Namespace) -> tuple[Any, Any]:
-    """Return the train split, and the test split of fewer queries, over a part of pydocs."""
+    """Return the train split, and the test split of fewer queries, over a part of the corpus."""
     from sluice.retrieval import Dataset, load_dataset
 
-    train, test = load_dataset("pydocs", "train"), load_dataset("pydocs", "test")
+    train, test = (load_dataset(asked.dataset, each) for each in ("train", "test"))
     draw = random.Random(asked.seed)
     queries = sorted(test.qrels)
     draw.shuffle(queries)
@@ -58,7 +60,7 @@ def collection(asked: argparse.Namespace) -> tuple[Any, Any]:
         qrels = {n: {d: g for d, g in split.qrels[n].items() if d in known} for n in names}
         qrels = {n: own for n, own in qrels.items() if own}
         asked_for = {n: split.queries[n] for n in qrels}
-        return Dataset.from_memory(corpus, asked_for, qrels, name="pydocs", split=name)
+        return Dataset.from_memory(corpus, asked_for, qrels, name=asked.dataset, split=name)
 
     return part(train, train.qrels, "train"), part(test, queries, "test")
 
@@ -137,7 +139,7 @@ def main() -> None:
     train, test = collection(asked)
     print(f"{len(list(train.corpus)):,} documents, {len(train.queries)} train and "
           f"{len(test.queries)} test queries", flush=True)  # fmt: skip
-    model = language_model(asked, train.corpus)
+    model = asked.model or language_model(asked, train.corpus)
     common: dict[str, Any] = {
         "documents": asked.written, "consistency": asked.consistency, "length": LENGTH,
         "document_length": BODY, "prompt": "Document: {text}\nQuery:",

@@ -263,6 +263,10 @@ class ListWriter(Trainable, Protocol):
         """Return the tokens to write of an order of places, and the rank each is of, or 0."""
         ...
 
+    def first_letters(self, query: str, shown: Sequence[str]) -> tuple[int, list[int]]:
+        """Return the place of an answer's first letter, and the token of each document's."""
+        ...
+
     def answer_logits(self, features: Features, answers: Tensor) -> Tensor:
         """Return logits ``[n, L, vocabulary]`` of the tokens of answers ``[n, L]``."""
         ...

@@ -121,8 +121,9 @@ class ListOrder:
         ]
         longest = max(window.stop - window.start for window in here.values())
         if self.first_token:
-            choices = [f"[{letter}]" for letter in LETTERS[:longest]]
-            answers: Sequence[Any] = list(known_chances(self.model, prompts, choices))
+            answers: Sequence[Any] = list(
+                known_chances(self.model, prompts, letter_choices(longest))
+            )
         else:
             answers = self.model.completions(prompts, answer_room(longest))
         silent = 0
@@ -137,6 +138,11 @@ class ListOrder:
             orders[query][window] = [before[place] for place in order]
             silent += not named
         return silent
+
+
+def letter_choices(count: int) -> list[str]:
+    """Return what the answers about ``count`` lettered texts begin with."""
+    return [f"[{letter}]" for letter in LETTERS[:count]]
 
 
 def answer_room(count: int) -> int:

@@ -26,6 +26,7 @@ from sluice.encoders.generative.list_order import (
     ListOrder,
     Ordered,
     answer_room,
+    letter_choices,
     places_won,
     written_order,
 )
@@ -303,6 +304,12 @@ class ListwiseRanker(TransformerModel, EncoderBase):
             rank_of[found.start() : found.end()] = [rank] * len(found.group())
         ranks = [max(rank_of[start:end], default=0) for start, end in characters]
         return Answer([*tokens, *self._end], [*ranks, *[0] * len(self._end)])
+
+    def first_letters(self, query: str, shown: Sequence[str]) -> tuple[int, list[int]]:
+        """Return how many tokens an answer has before its first letter, and each text's letter."""
+        choices = letter_choices(max(2, len(shown)))  # one alone differs from nothing
+        before, own = self._reader.choice_tokens(self._order.prompt(query, shown), choices)
+        return len(before), own[: len(shown)]
 
     def answer_logits(self, features: Features, answers: Tensor) -> Tensor:
         """Return logits ``[n, L, vocabulary]`` of each token of ``answers`` ``[n, L]``.

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, softplus
 
 from sluice.encoders.foundation.errors import DataError
 from sluice.training.batches.collator import Batch
@@ -92,27 +92,45 @@ class RankingCollator(DrawingCollator):
     """Shows each query's documents in an order drawn by seed, epoch and query.
 
     What is to be written is their order by label; documents of equal labels follow as they are
-    shown. Of an example that orders nothing no token counts.
+    shown. Of an example that orders nothing no token counts. With ``letters`` features tell where
+    the first letter is written, and those of each list.
     """
 
     encoder: ListWriter
 
+    def __init__(self, encoder: Any, seed: int, *, letters: bool = False) -> None:
+        super().__init__(encoder, seed)
+        self.letters = letters
+
     def features(self, examples: Sequence[Example]) -> Features:
-        """Return the prompts' features, and ``labels`` and ``ranks`` ``[n, longest]``."""
+        """Return the prompts' features, and ``labels`` and ``ranks`` ``[n, longest]``.
+
+        With ``letters`` also ``first`` ``[n]``, the column of the first letter in ``labels``, and
+        ``letters`` and ``grades`` ``[n, documents]``, the letters' tokens by rank, and of each the
+        number of grades below its own.
+        """
         shown = [self.shown(each) for each in examples]
         lists = [
             (each.query.text, [each.documents[place].text for place in places])
             for each, places in zip(examples, shown, strict=True)
         ]
-        answers = []
+        answers, firsts = [], []
         for each, places, (query, texts) in zip(examples, shown, lists, strict=True):
             labels = np.array([each.labels[place] for place in places])
             order = np.argsort(-labels, kind="stable").tolist()
             tokens, ranks = self.encoder.answer(query, texts, order)
             answers.append((tokens if orders(each) else [IGNORED] * len(tokens), ranks))
+            if self.letters:
+                column, own = self.encoder.first_letters(query, texts)
+                grades = np.unique(labels, return_inverse=True)[1][order]
+                firsts.append((column, [own[place] for place in order], grades.tolist()))
         features: Features = dict(self.encoder.tokenize_lists(lists))
         features["labels"] = _pad_rows([tokens for tokens, _ in answers], IGNORED)
         features["ranks"] = _pad_rows([ranks for _, ranks in answers], 0)
+        if self.letters:
+            features["first"] = torch.tensor([column for column, _, _ in firsts])
+            features["letters"] = _pad_rows([own for _, own, _ in firsts], 0)
+            features["grades"] = _pad_rows([grades for _, _, grades in firsts], IGNORED)
         return features
 
     def shown(self, example: Example) -> list[int]:
@@ -143,9 +161,14 @@ class RankingModule(TrainedModule):
         self.smoothing = smoothing
 
     def forward(self, query: Features) -> dict[str, Tensor]:
-        """Return ``query`` ``[n, 2]``: weighted sums of cross-entropies, and numbers of tokens."""
+        """Return ``query`` ``[n, 2]``: weighted sums of cross-entropies, and numbers of tokens.
+
+        Where the collator tells letters ``[n, 4]``: also ``first_ranks``, and 1 for each list of
+        different grades.
+        """
         labels, ranks = query["labels"], query["ranks"]
-        features = {name: query[name] for name in query if name not in ("labels", "ranks")}
+        own = {"labels", "ranks", "first", "letters", "grades"}
+        features = {name: query[name] for name in query if name not in own}
         logits = self.encoder.answer_logits(features, labels.clamp_min(0))
         entropies = cross_entropy(
             logits.float().flatten(0, 1) if logits.element_size() < 4 else logits.flatten(0, 1),
@@ -155,8 +178,27 @@ class RankingModule(TrainedModule):
             reduction="none",
         ).view(labels.shape)
         sums = (entropies * importances(ranks, self.importance).to(entropies.dtype)).sum(1)
-        counts = (labels != IGNORED).sum(1).to(sums.dtype)
-        return {"query": torch.stack([sums, counts], dim=1)}
+        parts = [sums, (labels != IGNORED).sum(1).to(sums.dtype)]
+        if "letters" in query:
+            rows = torch.arange(len(labels), device=labels.device)
+            scores = logits[rows, query["first"]].gather(1, query["letters"]).to(sums.dtype)
+            parts += first_ranks(scores, query["grades"])
+        return {"query": torch.stack(parts, dim=1)}
+
+
+def first_ranks(scores: Tensor, grades: Tensor) -> tuple[Tensor, Tensor]:
+    """Return each list's weighted RankNet ``[n]``, and whether it has pairs of different grades.
+
+    ``scores`` and ``grades`` ``[n, m]`` are in the order of grades, the best first; a grade of
+    ``IGNORED`` is no document. (FIRST, Reddy et al. 2024, arXiv 2406.15657, section 3.2.)
+    """
+    known = grades != IGNORED
+    pairs = (grades[:, :, None] > grades[:, None, :]) & known[:, :, None] & known[:, None, :]
+    ranks = torch.arange(1, scores.shape[1] + 1, device=scores.device, dtype=scores.dtype)
+    terms = softplus(scores[:, None, :] - scores[:, :, None]) / (ranks[:, None] + ranks)
+    count = pairs.sum((1, 2))
+    means = terms.where(pairs, 0.0).sum((1, 2)) / count.clamp(min=1)
+    return means, (count > 0).to(scores.dtype)
 
 
 def importances(ranks: Tensor, importance: float) -> Tensor:

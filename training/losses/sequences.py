@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import torch
@@ -172,6 +172,10 @@ class Rankings(WrittenLoss):
     any language model. ``smoothing``: that of the labels. The order is that of the labels of an
     example's documents, which are shown in another order in each epoch.
     (Liu et al. 2025, "Sliding windows are not the end", arXiv 2412.14574.)
+
+    ``first`` times RankNet over the logits s of the first letter is added, for ``first_token``: of
+    each list the mean, over pairs at ranks i < j of different labels, of ``softplus(s_j - s_i) /
+    (i + j)``. (Reddy et al. 2024, FIRST, arXiv 2406.15657, which takes 10.)
     """
 
     summary = "the order of all documents, written by a language model, the top weighing most"
@@ -185,6 +189,9 @@ class Rankings(WrittenLoss):
         float, Ge(0), "How much more the numbers of the first ranks weigh; 0: nothing, 1."
     ] = 1.0
     smoothing: Annotated[float, Interval(ge=0, lt=1)] = 0.0
+    first: Annotated[
+        float, Ge(0), "How much RankNet over the first letter's logits weighs; FIRST: 10, 0."
+    ] = 0.0
 
     def __post_init__(self) -> None:
         self._encoder: ListWriter | None = None
@@ -231,7 +238,8 @@ class Rankings(WrittenLoss):
                 f"{len(longest.documents)}, or make shorter lists (`sluice teach rank --depth "
                 f"{window}`)"
             )
-        RankingCollator(self._encoder, 0)([longest])  # refuses lists without room for texts
+        # Lists without room for texts, or with more documents than letters, are refused here.
+        RankingCollator(self._encoder, 0, letters=self.first > 0)([longest])
 
     def own_pass(
         self, encoder: Any, *, seed: int, sparse: bool
@@ -239,8 +247,23 @@ class Rankings(WrittenLoss):
         """Return the forward pass and the collator that replace those of ranking losses."""
         from sluice.training.generation.collators import RankingCollator, RankingModule
 
+        letters = self.first > 0
+        if letters and not getattr(encoder, "first_token", None):
+            raise ConfigError(
+                f"rankings.first: {self.first:g} ranks by the first letter, and this model writes "
+                "numbers; set encoder.first_token: true, or leave first out"
+            )
         module = RankingModule(encoder, importance=self.importance, smoothing=self.smoothing)
-        return module, RankingCollator(encoder, seed)
+        return module, RankingCollator(encoder, seed, letters=letters)
+
+    def over(self, batch: VectorBatch) -> Tensor:
+        """Return the mean over the tokens of a batch, and ``first`` times that over its lists."""
+        if batch.matrix is None or batch.matrix.shape[1] == 2:
+            return super().over(batch)
+        words, lists = (
+            replace(batch, matrix=part) for part in (batch.matrix[:, :2], batch.matrix[:, 2:])
+        )
+        return super().over(words) + self.first * super().over(lists)
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,6 +129,96 @@ def test_the_gradient_is_weighted_softmax_less_target(
     torch.testing.assert_close(logits.grad, expected, rtol=1e-12, atol=1e-15)
 
 
+@pytest.fixture
+def by_letter(ranker: ListwiseRanker) -> ListwiseRanker:
+    return ListwiseRanker(ranker._reader, prompt=PROMPT, first_token=True)
+
+
+TIED = example("q4", [1, 4, 0, 5], labels=(0.5, 2.0, 0.5, 0.0))
+
+
+def test_first_adds_the_weighted_rank_net_of_the_first_letters(by_letter: ListwiseRanker) -> None:
+    """What a search reads, ``log P`` of letters, differs from logits by a number for each list."""
+    examples = [*EXAMPLES, TIED]
+    _, _, collator = parts(by_letter, first=10.0)
+    inputs = collator(examples)["features"]["query"]
+    expected = []
+    for row, each in enumerate(examples):
+        shown = collator.shown(each)
+        prompt = by_letter._order.prompt(
+            each.query.text, [each.documents[place].text for place in shown]
+        )
+        letters = [f"[{'ABCDEF'[place]}]" for place in range(len(shown))]
+        scores = by_letter._reader.answers([prompt], letters)[0]
+        labels = [each.labels[place] for place in shown]
+        order = sorted(range(len(shown)), key=lambda at: -labels[at])
+        terms = [
+            math.log1p(math.exp(scores[low] - scores[high])) / (i + j)
+            for i, high in enumerate(order, 1)
+            for j, low in enumerate(order, 1)
+            if labels[high] > labels[low]
+        ]
+        expected.append(sum(terms) / len(terms))
+        column = int(inputs["first"][row])
+        assert inputs["labels"][row, column] == inputs["letters"][row, 0]
+    same = example("q9", [0, 1], labels=(1.0, 1.0))
+    alone = example("q8", [2])
+    with torch.no_grad():
+        plain = value(by_letter, [*examples, same, alone]).item()
+        for first in (10.0, 0.5):
+            found = value(by_letter, [*examples, same, alone], first=first)
+            own = found.item() - plain
+            assert own == pytest.approx(first * sum(expected) / len(expected), rel=1e-5)
+        assert value(by_letter, [same], first=10.0).item() == 0.0
+
+
+def test_the_gradient_of_first_letters(by_letter: ListwiseRanker, monkeypatch: Any) -> None:
+    loss, module, collator = parts(by_letter, importance=0.0, first=2.0)
+    inputs = collator([TIED, EXAMPLES[1]])
+    query = inputs["features"]["query"]
+    shape = (*query["labels"].shape, int(by_letter.model.config.vocab_size))
+    drawn = torch.Generator().manual_seed(1)
+    logits = torch.randn(shape, generator=drawn, dtype=torch.float64, requires_grad=True)
+    monkeypatch.setattr(by_letter, "answer_logits", lambda features, answers: logits)
+    loss.over(loss.batch(module(**inputs["features"]), inputs)).backward()
+    count = int((query["labels"] >= 0).sum())
+    expected = torch.zeros(shape, dtype=torch.float64)
+    for row, labels in enumerate(query["labels"].tolist()):
+        for at, label in enumerate(labels):
+            if label >= 0:
+                expected[row, at] = logits[row, at].detach().softmax(0) / count
+                expected[row, at, label] -= 1 / count
+    # Ranks 2 and 3 of TIED have one grade.
+    for row, pairs in enumerate([[(1, 2), (1, 3), (1, 4), (2, 4), (3, 4)], [(1, 2)]]):
+        at = int(query["first"][row])
+        for high, low in pairs:
+            better, worse = (int(query["letters"][row, rank - 1]) for rank in (high, low))
+            gap = logits[row, at, worse].item() - logits[row, at, better].item()
+            share = 2.0 / (high + low) / (1 + math.exp(-gap)) / len(pairs) / 2
+            expected[row, at, worse] += share
+            expected[row, at, better] -= share
+    assert logits.grad is not None
+    torch.testing.assert_close(logits.grad, expected, rtol=1e-12, atol=1e-15)
+
+
+def test_first_needs_a_model_that_reads_letters(
+    ranker: ListwiseRanker, by_letter: ListwiseRanker, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=r"rankings.first: 10 ranks .* encoder.first_token: true"):
+        parts(ranker, first=10.0)
+    with pytest.raises(ConfigError, match=r"rankings.first"):
+        Rankings(first=-1.0)
+    start = save_gpt2(tmp_path / "gpt2")
+    encoder = ListwiseRanker.from_pretrained(start, prompt=PROMPT, first_token=True)
+    before = [values.clone() for values in encoder.module.parameters()]
+    fit(encoder, EXAMPLES, Rankings(first=10.0), output=tmp_path / "run",
+        trainer={"max_steps": 2, "per_device_train_batch_size": 2})  # fmt: skip
+    assert any(
+        not torch.equal(one, two)
+        for one, two in zip(before, encoder.module.parameters(), strict=True)
+    )
+
+
 def test_what_is_shown_depends_on_seed_epoch_and_query(ranker: ListwiseRanker) -> None:
     _, _, collator = parts(ranker)
     long = example("long", [0, 1, 2, 3, 4, 5])
