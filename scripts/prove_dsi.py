@@ -89,7 +89,8 @@ def trained(asked: argparse.Namespace) -> dict[str, Any]:
     documents = list(islice(load_dataset(asked.dataset, None).corpus, most))
     work = asked.work / (
         f"{len(documents)}-{asked.ids}-{'without' if asked.without else 'with'}-{asked.steps}-"
-        f"{asked.width}-{asked.seed}" + (f"-{asked.queries.stem}" if asked.queries else "")
+        f"{asked.width}-{asked.seed}"
+        + (f"-{asked.queries.stem}" if asked.queries else "")
         + ("-brain" if asked.brain else "")
     )
     if (work / "result.json").exists():
