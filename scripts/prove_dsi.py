@@ -99,7 +99,7 @@ def trained(asked: argparse.Namespace) -> dict[str, Any]:
     work.mkdir(parents=True, exist_ok=True)
     examples, queries, qrels = texts_of(documents, asked)
     model, tokenizer = small_t5(work, documents, asked.width)
-    encoder = DsiEncoder(model, tokenizer, ids=asked.ids)
+    encoder = DsiEncoder(model, tokenizer, ids=asked.ids, length=64)  # tokens of an identifier
     titles = Counter(each.title.strip().lower() for each in documents)
     named = [
         {"id": each.id, "text": each.text, "title": each.title

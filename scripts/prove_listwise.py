@@ -138,17 +138,15 @@ def of_a_collection(asked: argparse.Namespace) -> None:
     test = load_dataset(asked.dataset, "test")
     texts = {each.id: each.full_text for each in test.corpus}
     first = Retriever.build(BM25Encoder(), test.corpus)
-    teacher = DenseEncoder.from_pretrained("mpnet")
+    teacher = DenseEncoder.from_pretrained("mpnet", dtype="auto")
+    vectors = dict(zip(texts, teacher.encode_documents(list(texts.values())), strict=True))
 
     def taught(queries: dict[str, str], run: Any) -> dict[str, list[str]]:
-        names = {query: list(run[query])[: asked.documents] for query in queries}
+        asking = dict(zip(queries, teacher.encode_queries(list(queries.values())), strict=True))
         orders = {}
-        for query, own in names.items():
-            ids = [name for name, _ in own]
-            worth = (
-                teacher.encode_documents([texts[name] for name in ids])
-                @ teacher.encode_queries([queries[query]])[0]
-            )
+        for query in queries:
+            ids = [name for name, _ in list(run[query])[: asked.documents]]
+            worth = np.array([vectors[name] @ asking[query] for name in ids])
             orders[query] = [ids[place] for place in np.argsort(-worth, kind="stable")]
         return orders
 
@@ -180,16 +178,16 @@ def of_a_collection(asked: argparse.Namespace) -> None:
     note("all-mpnet-base-v2", Rerank(Taught(), asked.documents).run(queries, run))
     for seed in asked.seeds:
         for way in asked.only:
-            first_token, first = WAYS[way]
+            first_token, weight = WAYS[way]
             ranker = ListwiseRanker.from_pretrained(
                 asked.model, document_length=48, max_length=1_024, first_token=first_token
             )
             stage = Rerank(ranker, asked.documents, documents=first.store)
-            if seed == asked.seeds[0] and not first:
+            if seed == asked.seeds[0] and not weight:
                 note(f"untrained, {way}", stage.run(queries, run))
             begun = time.process_time()
             output = asked.work / f"{way.replace(', ', '-')}-{seed}"
-            fit(ranker, examples, Rankings(first=first), output=output, seed=seed,
+            fit(ranker, examples, Rankings(first=weight), output=output, seed=seed,
                 trainer=trainer(asked.steps, asked.batch, 5e-5))  # fmt: skip
             print(way, seed, round(time.process_time() - begun), "s", flush=True)
             note(f"trained, {way}", stage.run(queries, run))

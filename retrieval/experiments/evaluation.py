@@ -28,7 +28,7 @@ from sluice.retrieval.evaluation.table import Table, add_costs, escaped_markdown
 from sluice.retrieval.experiments.experiment import Experiment
 from sluice.retrieval.experiments.output.folder import SETTINGS, made_parts, parts_table
 from sluice.retrieval.experiments.output.mteb_files import write_mteb
-from sluice.retrieval.experiments.reuse import WITH_MODELS, section_names
+from sluice.retrieval.experiments.reuse import WITH_MODELS, models_in, section_names
 from sluice.retrieval.experiments.system import SystemResult, sessions_note, system_result
 from sluice.retrieval.experiments.unseen import unseen_judgements, unseen_note
 from sluice.retrieval.retrievers.measurements import GatherRecall
@@ -57,7 +57,7 @@ def prepare(experiment: Experiment, nodes: Iterable[str] | None = None) -> None:
         wanted.update(n for n in below if not (evaluated and n.startswith("rerankers.")))
     for node in sorted(wanted):
         for each in _encoders(experiment, node):
-            _find(f"{node}.{each.where}".removesuffix(".model"), each, experiment)
+            _find(f"{node}.{each.where}", each, experiment)
 
 
 def check_output(output: Path) -> None:
@@ -72,7 +72,7 @@ def check_output(output: Path) -> None:
 
 
 def _encoders(experiment: Experiment, node: str) -> Iterator[Place]:
-    """Yield the models of encoders and rerankers that a node needs before it is there."""
+    """Yield the models of encoders, rerankers and teachers that a node needs before it is there."""
     kind, _, name = node.partition(".")
     if (
         kind == "pipelines"
@@ -80,28 +80,32 @@ def _encoders(experiment: Experiment, node: str) -> Iterator[Place]:
         or (kind == "train" and (experiment.output / "models" / name / MANIFEST).exists())
     ):
         return
-    for each in section_names(getattr(experiment.config, kind)[name]):
+    section = getattr(experiment.config, kind)[name]
+    if kind == "train":
+        own = {*experiment.config.train, *experiment.config.rerankers}
+        yield from (each for each in models_in(section) if each.value not in own)
+    for each in section_names(section):
         encodes = kind == "rerankers" or each.where.startswith("encoder.")
         if encodes and each.key == "model" and each.spec.get("type") in WITH_MODELS:
             yield each
 
 
-def _find(key: str, each: Place, experiment: Experiment) -> None:
+def _find(place: str, each: Place, experiment: Experiment) -> None:
     """Find the model of a component, and the device it asks for."""
     device = each.spec.get("device", "auto")
     if each.role is not None and each.value not in experiment.config.train:
-        refuse_unknown_model(each.value, f"{key}.model", experiment.allow)
+        refuse_unknown_model(each.value, place, experiment.allow)
         try:
             model_folder(each.value)
         except SluiceError as error:
-            raise ModelError(f"{key}.model: {error}") from error
+            raise ModelError(f"{place}: {error}") from error
     if isinstance(device, str) and device not in ("auto", "cpu"):
         from sluice.encoders.backends.backend import pick_device
 
         try:
             pick_device(device)
         except ConfigError as error:
-            raise ConfigError(f"{key}.{error}") from error
+            raise ConfigError(f"{place.removesuffix('.model')}.{error}") from error
 
 
 LONGEST = 60  # characters of a query that is taken as the example

@@ -189,8 +189,8 @@ class RankingModule(TrainedModule):
 def first_ranks(scores: Tensor, grades: Tensor) -> tuple[Tensor, Tensor]:
     """Return each list's weighted RankNet ``[n]``, and whether it has pairs of different grades.
 
-    ``scores`` and ``grades`` ``[n, m]`` are in the order of grades, the best first; a grade of
-    ``IGNORED`` is no document. (FIRST, Reddy et al. 2024, arXiv 2406.15657, section 3.2.)
+    ``scores`` and ``grades`` ``[n, m]`` are in the order of grades, the best first, and
+    ``IGNORED`` where a list has ended. (FIRST, Reddy et al. 2024, arXiv 2406.15657, section 3.2.)
     """
     known = grades != IGNORED
     pairs = (grades[:, :, None] > grades[:, None, :]) & known[:, :, None] & known[:, None, :]

@@ -248,7 +248,7 @@ class Rankings(WrittenLoss):
         from sluice.training.generation.collators import RankingCollator, RankingModule
 
         letters = self.first > 0
-        if letters and not getattr(encoder, "first_token", None):
+        if letters and not encoder.first_token:
             raise ConfigError(
                 f"rankings.first: {self.first:g} ranks by the first letter, and this model writes "
                 "numbers; set encoder.first_token: true, or leave first out"

@@ -55,6 +55,34 @@ def test_a_model_is_looked_up_first(tmp_path: Path, parts: dict[str, Any], place
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    ("teacher", "place"),
+    [
+        ("no/where", "teacher"),
+        (["bm25", {"type": "dense", "model": "no/where"}], "teacher.teachers[1].model"),
+    ],
+)
+def test_a_teacher_of_a_later_training_is_looked_up_first(
+    tmp_path: Path, bert: Path, teacher: Any, place: str
+) -> None:
+    encoder = {"type": "dense", "model": str(bert)}
+    trainings: dict[str, Any] = {
+        "first": {"encoder": encoder, "loss": "info_nce"},
+        "second": {
+            "encoder": encoder,
+            "loss": "kl_div",
+            "teacher": teacher,
+            "negatives": {"type": "mined", "retriever": "bm25", "per_query": 1},
+        },
+    }
+    retrievers: dict[str, Any] = {"bm25": {"encoder": "bm25"}}
+    retrievers |= {name: {"encoder": {"type": "dense", "model": name}} for name in trainings}
+    with pytest.raises(ModelError) as raised:
+        run(config(tmp_path, train=trainings, retrievers=retrievers))
+    assert str(raised.value).startswith(f"train.second.{place}: no/where: model not found")
+    assert not (tmp_path / "out").exists()
+
+
 def test_only_what_is_needed_is_looked_up(tmp_path: Path) -> None:
     values = config(tmp_path, pipelines={"bm25": "bm25"})
     assert len(index(values, only=["bm25"])) == 1
