@@ -263,12 +263,22 @@ class ListWriter(Trainable, Protocol):
         """Return the tokens to write of an order of places, and the rank each is of, or 0."""
         ...
 
-    def first_letters(self, query: str, shown: Sequence[str]) -> tuple[int, list[int]]:
-        """Return the place of an answer's first letter, and the token of each document's."""
-        ...
-
     def answer_logits(self, features: Features, answers: Tensor) -> Tensor:
         """Return logits ``[n, L, vocabulary]`` of the tokens of answers ``[n, L]``."""
+        ...
+
+
+@runtime_checkable
+class LetterWriter(ListWriter, Protocol):
+    """A writer of orders whose documents may have letters in place of numbers."""
+
+    @property
+    def first_token(self) -> bool | None:
+        """Whether they have."""
+        ...
+
+    def first_letters(self, query: str, shown: Sequence[str]) -> tuple[int, list[int]]:
+        """Return the place of an answer's first letter, and the token of each document's."""
         ...
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sluice.encoders.foundation.disk.files import fingerprint_of, write_json, write_text
-from sluice.encoders.foundation.disk.generations import MANIFEST
 from sluice.encoders.foundation.errors import ConfigError, ModelError, SluiceError
 from sluice.encoders.foundation.numbers import plural
 from sluice.encoders.foundation.provenance import command_line, provenance
@@ -28,7 +27,7 @@ from sluice.retrieval.evaluation.table import Table, add_costs, escaped_markdown
 from sluice.retrieval.experiments.experiment import Experiment
 from sluice.retrieval.experiments.output.folder import SETTINGS, made_parts, parts_table
 from sluice.retrieval.experiments.output.mteb_files import write_mteb
-from sluice.retrieval.experiments.reuse import WITH_MODELS, models_in, section_names
+from sluice.retrieval.experiments.reuse import PARTS, WITH_MODELS, models_in, section_names
 from sluice.retrieval.experiments.system import SystemResult, sessions_note, system_result
 from sluice.retrieval.experiments.unseen import unseen_judgements, unseen_note
 from sluice.retrieval.retrievers.measurements import GatherRecall
@@ -44,16 +43,16 @@ def prepare(experiment: Experiment, nodes: Iterable[str] | None = None) -> None:
     that is only on the hub is downloaded now.
     """
     check_output(experiment.output)
-    needs, config = experiment.needs, experiment.config
+    config = experiment.config
     wanted: set[str] = set()
     for node in nodes if nodes is not None else ():
-        wanted.update(needs.closure(node))
+        wanted.update(_lacking(experiment, node))
     if nodes is None or any(node.startswith("pipelines.") for node in wanted):
         experiment.fits.check()
     for name in experiment.systems if nodes is None else ():
         kind = "pipelines" if name in config.pipelines else "retrievers"
         evaluated = (experiment.output / "runs" / f"{name}.json").exists()
-        below = needs.closure(f"{kind}.{name}")
+        below = _lacking(experiment, f"{kind}.{name}")
         wanted.update(n for n in below if not (evaluated and n.startswith("rerankers.")))
     for node in sorted(wanted):
         for each in _encoders(experiment, node):
@@ -71,19 +70,26 @@ def check_output(output: Path) -> None:
             return
 
 
-def _encoders(experiment: Experiment, node: str) -> Iterator[Place]:
-    """Yield the models of encoders, rerankers and teachers that a node needs before it is there."""
+def _lacking(experiment: Experiment, node: str) -> Iterator[str]:
+    """Yield a node and all that it is made from, but for what is there and what that is made of."""
     kind, _, name = node.partition(".")
-    if (
-        kind == "pipelines"
-        or (kind == "retrievers" and experiment.is_built(name))
-        or (kind == "train" and (experiment.output / "models" / name / MANIFEST).exists())
-    ):
+    made = {"retrievers": experiment.is_built, "train": experiment.is_trained}
+    if kind not in made or not made[kind](name):
+        yield node
+        for needed in experiment.needs.needs(node):
+            yield from _lacking(experiment, needed)
+
+
+def _encoders(experiment: Experiment, node: str) -> Iterator[Place]:
+    """Yield the models of encoders, rerankers and teachers that a node is made of."""
+    kind, _, name = node.partition(".")
+    if kind == "pipelines":
         return
     section = getattr(experiment.config, kind)[name]
     if kind == "train":
-        own = {*experiment.config.train, *experiment.config.rerankers}
-        yield from (each for each in models_in(section) if each.value not in own)
+        for each in models_in(section):
+            if not any(each.value in getattr(experiment.config, of) for of in PARTS[each.role]):
+                yield each
     for each in section_names(section):
         encodes = kind == "rerankers" or each.where.startswith("encoder.")
         if encodes and each.key == "model" and each.spec.get("type") in WITH_MODELS:

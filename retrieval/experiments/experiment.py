@@ -54,7 +54,7 @@ from sluice.retrieval.experiments.output.retrievers import ExperimentRetrievers
 from sluice.retrieval.experiments.output.saved_pipeline import open_pipeline
 from sluice.retrieval.experiments.reuse import Dependencies, check_saved, is_built_of, read_by
 from sluice.retrieval.experiments.training.folds import FOLDS, folded_lists, folds_of
-from sluice.retrieval.experiments.training.job import TrainingJob, order_of, train_model
+from sluice.retrieval.experiments.training.job import TrainingJob, made_before, order_of, train_model
 from sluice.retrieval.experiments.training.parts import FOLDER, TrainingSet, names_of
 from sluice.retrieval.experiments.training.tested_queries import (
     refuse_tested_queries,
@@ -345,6 +345,12 @@ class Experiment:
     def is_built(self, name: str) -> bool:
         """Return whether ``retriever`` would open the saved folder rather than build it."""
         return self._retrievers.is_built(name)
+
+    def is_trained(self, name: str) -> bool:
+        """Return whether ``model`` would take the saved folder rather than train."""
+        if self._models_of is not None:
+            return self._models_of.is_trained(name)
+        return made_before(self.output / "models" / name, self.needs.keys(f"train.{name}").key)
 
     def estimate(self, name: str) -> EncodingEstimate | None:
         """Estimate the cost of encoding the corpus for a retriever; None if nothing is encoded."""

@@ -16,7 +16,7 @@ from sluice.encoders.foundation.errors import DataError
 from sluice.training.batches.collator import Batch
 from sluice.training.batches.forward import IGNORED, TrainedModule, drawn_bytes
 from sluice.training.batches.processes import rank, shares, world
-from sluice.training.protocol import Example, Features, ListWriter, Text
+from sluice.training.protocol import Example, Features, LetterWriter, Text
 
 
 class DrawingCollator(ABC):
@@ -96,7 +96,7 @@ class RankingCollator(DrawingCollator):
     the first letter is written, and those of each list.
     """
 
-    encoder: ListWriter
+    encoder: LetterWriter  # without ``letters`` any ListWriter
 
     def __init__(self, encoder: Any, seed: int, *, letters: bool = False) -> None:
         super().__init__(encoder, seed)

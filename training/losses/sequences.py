@@ -17,7 +17,7 @@ from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.table import Learnt as Form
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses.base import LossBase, Want
-from sluice.training.protocol import ListWriter
+from sluice.training.protocol import LetterWriter, ListWriter
 
 if TYPE_CHECKING:
     from sluice.training.batches.forward import MaskedCollator, MaskedModule
@@ -175,7 +175,7 @@ class Rankings(WrittenLoss):
 
     ``first`` times RankNet over the logits s of the first letter is added, for ``first_token``: of
     each list the mean, over pairs at ranks i < j of different labels, of ``softplus(s_j - s_i) /
-    (i + j)``. (Reddy et al. 2024, FIRST, arXiv 2406.15657, which takes 10.)
+    (i + j)``. (Reddy et al. 2024, FIRST, arXiv 2406.15657: ``first: 10`` with ``importance: 0``.)
     """
 
     summary = "the order of all documents, written by a language model, the top weighing most"
@@ -190,7 +190,7 @@ class Rankings(WrittenLoss):
     ] = 1.0
     smoothing: Annotated[float, Interval(ge=0, lt=1)] = 0.0
     first: Annotated[
-        float, Ge(0), "How much RankNet over the first letter's logits weighs; FIRST: 10, 0."
+        float, Ge(0), "How much RankNet over the first letter's logits weighs (FIRST: 10, importance 0), 0."
     ] = 0.0
 
     def __post_init__(self) -> None:
@@ -248,7 +248,7 @@ class Rankings(WrittenLoss):
         from sluice.training.generation.collators import RankingCollator, RankingModule
 
         letters = self.first > 0
-        if letters and not encoder.first_token:
+        if letters and not (isinstance(encoder, LetterWriter) and encoder.first_token):
             raise ConfigError(
                 f"rankings.first: {self.first:g} ranks by the first letter, and this model writes "
                 "numbers; set encoder.first_token: true, or leave first out"

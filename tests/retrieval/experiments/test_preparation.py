@@ -1,5 +1,6 @@
 """What an evaluation would stop at later is found before any work."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,10 @@ import torch
 from small_world import write_beir
 
 from sluice.encoders.foundation.errors import ConfigError, ModelError
+from sluice.encoders.model_files import registry
+from sluice.encoders.model_files.locate import model_folder
 from sluice.retrieval.config.sections import ExperimentConfig, checked
+from sluice.retrieval.experiments import evaluation
 from sluice.retrieval.experiments.evaluation import prepare
 from sluice.retrieval.experiments.experiment import Experiment
 from sluice.retrieval.jobs import index, run
@@ -81,6 +85,60 @@ def test_a_teacher_of_a_later_training_is_looked_up_first(
         run(config(tmp_path, train=trainings, retrievers=retrievers))
     assert str(raised.value).startswith(f"train.second.{place}: no/where: model not found")
     assert not (tmp_path / "out").exists()
+
+
+def trained(tmp_path: Path, encoder: dict[str, Any], **settings: Any) -> dict[str, Any]:
+    trainings = {name: {
+        "encoder": encoder, "loss": "info_nce",
+        "trainer": {"max_steps": 1, "save_strategy": "no", "per_device_train_batch_size": 4},
+    } for name in ("a", "b")}  # fmt: skip
+    trainings["b"] |= settings
+    retrievers: dict[str, Any] = {"bm25": {"encoder": "bm25"}}
+    retrievers |= {name: {"encoder": {"type": "dense", "model": name}} for name in trainings}
+    return config(tmp_path, train=trainings, retrievers=retrievers)
+
+
+MINED = {"type": "mined", "retriever": "bm25", "per_query": 1}
+
+
+def test_what_a_finished_model_learnt_from_is_not_looked_up(
+    tmp_path: Path, bert: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its teacher may be out of reach, and so may be what the teacher was made of."""
+    encoder = {"type": "dense", "model": str(bert), "document_length": 16}
+    learnt = {"loss": "kl_div", "negatives": MINED}
+    values = trained(tmp_path, encoder, teacher="org/teacher", **learnt)
+    folder = model_folder(str(bert))
+    away = False
+
+    def found(name: str) -> Path:
+        if name == "org/teacher":
+            if away:
+                raise ModelError("org/teacher: model not found")
+            return folder
+        return model_folder(name)
+
+    for module in (evaluation, registry):
+        monkeypatch.setattr(module, "model_folder", found)
+    run(values)
+    away = True
+    shutil.rmtree(tmp_path / "out" / "models" / "b")  # its retriever is there
+    values["evaluate"]["measures"] = ["R@5"]
+    run(values)
+    values["train"]["b"]["teacher"] = "no/where"  # a model that is trained by another one
+    values["train"]["a"]["trainer"]["max_steps"] = 2
+    before = sorted((tmp_path / "out" / "models").iterdir())
+    with pytest.raises(ModelError, match=r"^train\.b\.teacher: no/where: model not found"):
+        run(values)
+    assert sorted((tmp_path / "out" / "models").iterdir()) == before
+
+
+def test_a_teacher_has_no_name_of_a_reranker(tmp_path: Path, bert: Path) -> None:
+    encoder = {"type": "dense", "model": str(bert)}
+    values = trained(tmp_path, encoder, teacher="cross", loss="kl_div", negatives=MINED)
+    values["rerankers"] = {"cross": {"type": "cross_encoder", "model": str(bert)}}
+    with pytest.raises(ModelError, match=r"^train\.b\.teacher: cross: model not found"):
+        run(values)
 
 
 def test_only_what_is_needed_is_looked_up(tmp_path: Path) -> None:
