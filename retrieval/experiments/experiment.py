@@ -54,7 +54,12 @@ from sluice.retrieval.experiments.output.retrievers import ExperimentRetrievers
 from sluice.retrieval.experiments.output.saved_pipeline import open_pipeline
 from sluice.retrieval.experiments.reuse import Dependencies, check_saved, is_built_of, read_by
 from sluice.retrieval.experiments.training.folds import FOLDS, folded_lists, folds_of
-from sluice.retrieval.experiments.training.job import TrainingJob, made_before, order_of, train_model
+from sluice.retrieval.experiments.training.job import (
+    TrainingJob,
+    made_before,
+    order_of,
+    train_model,
+)
 from sluice.retrieval.experiments.training.parts import FOLDER, TrainingSet, names_of
 from sluice.retrieval.experiments.training.tested_queries import (
     refuse_tested_queries,

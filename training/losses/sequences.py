@@ -190,7 +190,9 @@ class Rankings(WrittenLoss):
     ] = 1.0
     smoothing: Annotated[float, Interval(ge=0, lt=1)] = 0.0
     first: Annotated[
-        float, Ge(0), "How much RankNet over the first letter's logits weighs (FIRST: 10, importance 0), 0."
+        float,
+        Ge(0),
+        "The weight of RankNet over first letters' logits (FIRST: 10, importance 0), 0.",
     ] = 0.0
 
     def __post_init__(self) -> None:
