@@ -86,20 +86,20 @@ def _encoders(experiment: Experiment, node: str) -> Iterator[Place]:
     if kind == "pipelines":
         return
     section = getattr(experiment.config, kind)[name]
-    if kind == "train":
-        for each in models_in(section):
-            if not any(each.value in getattr(experiment.config, of) for of in PARTS[each.role]):
-                yield each
     for each in section_names(section):
         encodes = kind == "rerankers" or each.where.startswith("encoder.")
         if encodes and each.key == "model" and each.spec.get("type") in WITH_MODELS:
+            yield each
+    for each in models_in(section) if kind == "train" else ():
+        if not each.where.startswith("encoder."):
             yield each
 
 
 def _find(place: str, each: Place, experiment: Experiment) -> None:
     """Find the model of a component, and the device it asks for."""
     device = each.spec.get("device", "auto")
-    if each.role is not None and each.value not in experiment.config.train:
+    parts = [getattr(experiment.config, kind) for kind in PARTS.get(each.role, ())]
+    if each.role is not None and not any(each.value in part for part in parts):
         refuse_unknown_model(each.value, place, experiment.allow)
         try:
             model_folder(each.value)

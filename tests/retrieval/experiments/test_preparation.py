@@ -1,5 +1,6 @@
 """What an evaluation would stop at later is found before any work."""
 
+import copy
 import shutil
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,20 @@ def test_a_model_is_looked_up_first(tmp_path: Path, parts: dict[str, Any], place
     assert not (tmp_path / "out").exists()
 
 
+def taught(tmp_path: Path, bert: Path, teacher: Any) -> dict[str, Any]:
+    """Two trainings, of which the second has a teacher."""
+    plain = {
+        "encoder": {"type": "dense", "model": str(bert), "document_length": 16},
+        "loss": "info_nce",
+        "trainer": {"max_steps": 1, "save_strategy": "no", "per_device_train_batch_size": 4},
+    }
+    mined = {"type": "mined", "retriever": "bm25", "per_query": 1}
+    learns = {**plain, "loss": "kl_div", "negatives": mined, "teacher": teacher}
+    retrievers: dict[str, Any] = {"bm25": {"encoder": "bm25"}}
+    retrievers |= {name: {"encoder": {"type": "dense", "model": name}} for name in "ab"}
+    return config(tmp_path, train={"a": plain, "b": learns}, retrievers=retrievers)
+
+
 @pytest.mark.parametrize(
     ("teacher", "place"),
     [
@@ -69,45 +84,17 @@ def test_a_model_is_looked_up_first(tmp_path: Path, parts: dict[str, Any], place
 def test_a_teacher_of_a_later_training_is_looked_up_first(
     tmp_path: Path, bert: Path, teacher: Any, place: str
 ) -> None:
-    encoder = {"type": "dense", "model": str(bert)}
-    trainings: dict[str, Any] = {
-        "first": {"encoder": encoder, "loss": "info_nce"},
-        "second": {
-            "encoder": encoder,
-            "loss": "kl_div",
-            "teacher": teacher,
-            "negatives": {"type": "mined", "retriever": "bm25", "per_query": 1},
-        },
-    }
-    retrievers: dict[str, Any] = {"bm25": {"encoder": "bm25"}}
-    retrievers |= {name: {"encoder": {"type": "dense", "model": name}} for name in trainings}
     with pytest.raises(ModelError) as raised:
-        run(config(tmp_path, train=trainings, retrievers=retrievers))
-    assert str(raised.value).startswith(f"train.second.{place}: no/where: model not found")
+        run(taught(tmp_path, bert, teacher))
+    assert str(raised.value).startswith(f"train.b.{place}: no/where: model not found")
     assert not (tmp_path / "out").exists()
-
-
-def trained(tmp_path: Path, encoder: dict[str, Any], **settings: Any) -> dict[str, Any]:
-    trainings = {name: {
-        "encoder": encoder, "loss": "info_nce",
-        "trainer": {"max_steps": 1, "save_strategy": "no", "per_device_train_batch_size": 4},
-    } for name in ("a", "b")}  # fmt: skip
-    trainings["b"] |= settings
-    retrievers: dict[str, Any] = {"bm25": {"encoder": "bm25"}}
-    retrievers |= {name: {"encoder": {"type": "dense", "model": name}} for name in trainings}
-    return config(tmp_path, train=trainings, retrievers=retrievers)
-
-
-MINED = {"type": "mined", "retriever": "bm25", "per_query": 1}
 
 
 def test_what_a_finished_model_learnt_from_is_not_looked_up(
     tmp_path: Path, bert: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its teacher may be out of reach, and so may be what the teacher was made of."""
-    encoder = {"type": "dense", "model": str(bert), "document_length": 16}
-    learnt = {"loss": "kl_div", "negatives": MINED}
-    values = trained(tmp_path, encoder, teacher="org/teacher", **learnt)
+    """Its teacher may be out of reach, unless the model is to be trained by another one."""
+    values = taught(tmp_path, bert, "org/teacher")
     folder = model_folder(str(bert))
     away = False
 
@@ -121,21 +108,22 @@ def test_what_a_finished_model_learnt_from_is_not_looked_up(
     for module in (evaluation, registry):
         monkeypatch.setattr(module, "model_folder", found)
     run(values)
+    changed = copy.deepcopy(values)
+    changed["train"]["b"]["teacher"] = "no/where"
+    changed["train"]["a"]["trainer"]["max_steps"] = 2
+    manifest = (tmp_path / "out" / "models" / "a" / "manifest.json").read_bytes()
+    with pytest.raises(ModelError, match=r"^train\.b\.teacher: no/where: model not found"):
+        run(changed)
+    assert (tmp_path / "out" / "models" / "a" / "manifest.json").read_bytes() == manifest
     away = True
     shutil.rmtree(tmp_path / "out" / "models" / "b")  # its retriever is there
     values["evaluate"]["measures"] = ["R@5"]
     run(values)
-    values["train"]["b"]["teacher"] = "no/where"  # a model that is trained by another one
-    values["train"]["a"]["trainer"]["max_steps"] = 2
-    before = sorted((tmp_path / "out" / "models").iterdir())
-    with pytest.raises(ModelError, match=r"^train\.b\.teacher: no/where: model not found"):
-        run(values)
-    assert sorted((tmp_path / "out" / "models").iterdir()) == before
+    assert not (tmp_path / "out" / "models" / "b").exists()
 
 
 def test_a_teacher_has_no_name_of_a_reranker(tmp_path: Path, bert: Path) -> None:
-    encoder = {"type": "dense", "model": str(bert)}
-    values = trained(tmp_path, encoder, teacher="cross", loss="kl_div", negatives=MINED)
+    values = taught(tmp_path, bert, "cross")
     values["rerankers"] = {"cross": {"type": "cross_encoder", "model": str(bert)}}
     with pytest.raises(ModelError, match=r"^train\.b\.teacher: cross: model not found"):
         run(values)
