@@ -14,8 +14,13 @@ from sluice.retrieval.planning.rates import Rates, training_size
 
 
 @pytest.fixture
-def values(tmp_path: Path, bert: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def values(
+    tmp_path: Path, bert: Path, monkeypatch: pytest.MonkeyPatch,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> dict[str, Any]:  # fmt: skip
     monkeypatch.chdir(tmp_path)
+    # Another test may have encoded the same texts with the same model: nothing would be measured.
+    monkeypatch.setenv("SLUICE_CACHE", str(tmp_path_factory.mktemp("cache")))
     model = {"type": "dense", "model": str(bert), "document_length": 16}
     return {
         "dataset": str(write_beir(tmp_path / "world")),
