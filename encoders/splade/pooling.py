@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from sluice.encoders.foundation.errors import ModelError
 from sluice.encoders.transformer.packed.attention import Span
 from sluice.encoders.transformer.packed.linear import PackedLinear
+from sluice.encoders.transformer.packed.packing import evened
 from sluice.encoders.transformer.packed.training_layers import product
 
 BLOCK = 512  # terms at a time: 8 MB of float32 logits for 4,096 tokens
@@ -49,7 +50,7 @@ class VocabularyProduct:
 
         ``twice`` applies the logarithm twice (Geng et al., 2025).
         """
-        states = states.to(self._dtype)
+        states = evened(states.to(self._dtype))
         pool = largest_of(states) if pooling == "max" else functools.partial(torch.sum, dim=1)
         pooled = torch.empty((sum(span.texts for span in runs), self._size), device=states.device)
         for place, block in enumerate(self._blocks):
@@ -141,11 +142,12 @@ class _MaxPool(torch.autograd.Function):
             # Where a text has no token its first one stands again, which changes no maximum.
             first = taken.to(torch.uint8).argmax(dim=1, keepdim=True)
             own = torch.where(taken, torch.arange(length, device=mask.device), first)
-            chosen = states[part.unsqueeze(1), own].to(dtype).flatten(0, 1)
+            chosen = evened(states[part.unsqueeze(1), own].to(dtype).flatten(0, 1))
             pool, none = largest_of(chosen), (~taken.any(dim=1)).nonzero(as_tuple=True)
             for start in range(0, len(weight), width):
                 columns = slice(start, start + width)
-                logits = product(chosen, terms[columns], added[columns]).view(*own.shape, -1)
+                logits = product(chosen, terms[columns], added[columns])
+                logits = logits[: own.numel()].view(*own.shape, -1)
                 top = pool(logits)
                 top[none] = float("-inf")
                 pooled[part, columns] = top.float()

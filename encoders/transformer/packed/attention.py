@@ -120,6 +120,7 @@ class TextAttention:
         heads = self._heads
         sizes = heads.queries, heads.keys, heads.keys
         out = projected.new_empty((len(projected), heads.queries * heads.size))
+        out[self._runs[-1].stop :] = 0  # rows of no text
         for span in self._runs:
             rows = projected[span.start : span.stop].view(span.texts, span.length, -1, heads.size)
             into = out[span.start : span.stop].view(span.texts, span.length, -1, heads.size)

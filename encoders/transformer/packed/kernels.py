@@ -192,3 +192,18 @@ def _gelu(x: float) -> float:
     below = below * square + np.float32(-7.37332916720468e-03)
     below = below * square + np.float32(-1.42647390514189e-02)
     return np.float32(0.5) * x * (np.float32(1) + z * above / below)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
+def draw_kept(kept: NDArray[np.uint8], dropped: int, first: int, second: int) -> None:
+    """Fill with 1, or with 0 by a chance of ``dropped`` in 2^32, from two seeds of 32 bits.
+
+    Each place is a function of itself and the seeds: a 32-bit mix of multiplications and shifts
+    (Wellons, "Prospecting for Hash Functions", 2018), which a processor does for many at a time.
+    """
+    threshold, seed, other = np.uint32(dropped), np.uint32(first), np.uint32(second)
+    for i in range(len(kept)):
+        x = np.uint32(np.uint32(i) * np.uint32(0x9E3779B9) + seed)
+        x = np.uint32((x ^ (x >> np.uint32(16)) ^ other) * np.uint32(0x21F0AAAD))
+        x = np.uint32((x ^ (x >> np.uint32(15))) * np.uint32(0xD35A2D97))
+        kept[i] = np.uint8((x ^ (x >> np.uint32(15))) >= threshold)

@@ -28,7 +28,7 @@ from sluice.encoders.transformer.packed.blocks import Blocks, blocks_of
 from sluice.encoders.transformer.packed.families import LayerParts, Parts, parts_of
 from sluice.encoders.transformer.packed.linear import Layer, PackedLayer
 from sluice.encoders.transformer.packed.norms import Norms, norm_of
-from sluice.encoders.transformer.packed.packing import Packing, packing_of
+from sluice.encoders.transformer.packed.packing import Packing, evened, packing_of
 from sluice.encoders.transformer.packed.training_layers import (
     Dropout,
     Layout,
@@ -36,6 +36,7 @@ from sluice.encoders.transformer.packed.training_layers import (
     attended,
     layout_of,
     linear,
+    texts_of,
 )
 
 WIDE = 256  # tokens of a window that is too wide to be tried
@@ -57,6 +58,7 @@ class PackedTransformer:
     ) -> None:  # fmt: skip
         floats = floats or dtype
         self._blocks, self._parts = blocks, parts
+        self._evens = dtype is not torch.int8  # whose products go by blocks of rows
         self._layers = [PackedLayer(layer, blocks.heads, dtype, floats) for layer in blocks.layers]
         self._bias = None if blocks.bias is None else _Longest(blocks.bias, floats)
         self._turns: dict[str, _Longest] = {}
@@ -114,7 +116,8 @@ class PackedTransformer:
         for left, layer in zip(range(len(self._layers), 0, -1), self._layers, strict=True):
             states, ready = layer(states, attend[layer.kind], ready)
             if left <= top:  # a layer may write over what it is given
-                kept.insert(0, self._ended(states if left == 1 else states.clone()))
+                ended = self._ended(states if left == 1 else states.clone())
+                kept.insert(0, ended[: len(ids)])
         return kept[0] if top == 1 else torch.cat(kept, dim=1)
 
     def single_states(
@@ -144,10 +147,13 @@ class PackedTransformer:
         return states if norm is None else norm(states)
 
     def _embedded(self, ids: Tensor, lengths: Sequence[int], types: Tensor | None) -> Tensor:
+        """Return the embeddings ``[tokens or more, hidden]``: see ``evened``."""
         if self._parts is not None:
-            return embedded(self._parts, ids, lengths, types).float()
-        row = None if types is None else types[None]
-        return self._blocks.embed(ids[None], _positions(ids, lengths)[None], row)[0].float()
+            states = embedded(self._parts, ids, lengths, types).float()
+        else:
+            row = None if types is None else types[None]
+            states = self._blocks.embed(ids[None], _positions(ids, lengths)[None], row)[0].float()
+        return evened(states) if self._evens else states
 
     def _attentions(
         self, lengths: Sequence[int], device: torch.device, seen: Sequence[int] | None = None
@@ -316,13 +322,16 @@ class TrainingPass:
             for group, part in zip(
                 groups, torch.split(states, [sum(group) for group in groups]), strict=True
             ):
-                layout = layout_of(group, packing.seen[texts : texts + len(group)])
+                seen = packing.seen[texts : texts + len(group)]
+                part, tokens = evened(part), len(part)
+                added = texts_of(len(part) - tokens)
+                layout = layout_of([*group, *added], [*seen, *added])
                 texts += len(group)
                 sizes = torch.tensor(group)
                 for left, layer in zip(range(len(parts.layers), 0, -1), parts.layers, strict=True):
                     rows = sizes.cumsum(0) - sizes if firsts and left == 1 else None
                     part = _next(layer, part, layout, parts.heads, bias, dtype, rows)
-                done.append(part)
+                done.append(part if firsts else part[:tokens])
         return done[0] if len(done) == 1 else torch.cat(done)
 
 

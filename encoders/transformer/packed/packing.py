@@ -1,4 +1,4 @@
-"""Where the real tokens of a padded batch lie, when they are packed for training."""
+"""Where the real tokens of a padded batch lie when they are packed, and how many rows they take."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 
 class Packing(NamedTuple):
@@ -48,3 +49,14 @@ def packing_of(mask: Tensor, present: Tensor | None = None) -> Packing | None:
     places = (rows[:, None] * mask.shape[1] + torch.arange(mask.shape[1])[None])[inside]
     shape = mask.shape[0], mask.shape[1]
     return Packing(places, rows, sizes[rows].tolist(), seen[rows].tolist(), shape)
+
+
+def evened(rows: Tensor) -> Tensor:
+    """Return ``[n, size]`` with rows of 0 after them, so that few different ``n`` come up.
+
+    On CPUs the library prepares each product anew for every number of rows, for longer than some of
+    them take, and keeps what it has prepared. Of ``n`` the five leading bits count: at most a
+    sixteenth is added.
+    """
+    step = 1 << max(len(rows).bit_length() - 5, 0) if rows.device.type == "cpu" else 1
+    return functional.pad(rows, (0, 0, 0, -len(rows) % step))

@@ -5,7 +5,7 @@ behind ``torch.nn.functional.linear``, and torch's autograd never uses it. The w
 module's own parameters, in their own type; ``dtype`` is that of the products, as under autocast.
 
 ``torch.nn.functional.dropout`` draws a number for every element, up to a fifth of a step's time
-on a CPU; here 16 bits are drawn. The result depends on torch's random state alone, whatever the
+on a CPU; here a kernel mixes two that are drawn with the places. The result depends on torch's random state alone, whatever the
 number of threads, so that a pass can be repeated.
 """
 
@@ -22,7 +22,7 @@ from torch.nn import functional
 from sluice.encoders.transformer.packed.linear import Activation, onednn
 
 ROWS = 512  # of a weight's gradient at a time: their transposes stay in the cache
-_STEPS = 1 << 16  # probabilities are multiples of its inverse
+_STEPS = 1 << 32  # probabilities are multiples of its inverse
 EVEN = 16  # tokens: lengths of texts that attend together are multiples
 SCORES = 1 << 21  # bytes of attention scores at a time: they stay in the cache
 
@@ -155,14 +155,13 @@ def weight_gradient(gradient: Tensor, x: Tensor) -> Tensor:
 class Dropout:
     """What a dropout module does now: ``probability`` 0 in evaluation mode, or without a module."""
 
-    __slots__ = ("probability", "scale", "threshold")
+    __slots__ = ("_dropped", "probability", "scale")
 
     def __init__(self, module: nn.Dropout | None) -> None:
         wanted = module.p if module is not None and module.training else 0.0
-        dropped = round(wanted * _STEPS)
-        self.threshold = dropped - _STEPS // 2
-        self.probability = dropped / _STEPS
-        self.scale = 1 / (1 - self.probability) if dropped < _STEPS else 0.0
+        self._dropped = round(wanted * _STEPS)
+        self.probability = self._dropped / _STEPS
+        self.scale = 1 / (1 - self.probability) if self._dropped < _STEPS else 0.0
 
     def kept(self, shape: torch.Size | tuple[int, ...]) -> Tensor | None:
         """Draw which elements stay, uint8 of 0 and 1; None: all of them."""
@@ -171,9 +170,9 @@ class Dropout:
         kept = torch.empty(shape, dtype=torch.uint8)
         if self.probability >= 1:
             return kept.zero_()
-        count = kept.numel()
-        bits = torch.empty(-(-count // 4), dtype=torch.int64).random_(-(2**63), None)
-        torch.ge(bits.view(torch.int16)[:count], self.threshold, out=kept.view(-1))
+        from sluice.encoders.transformer.packed.kernels import draw_kept  # loads numba
+
+        draw_kept(kept.view(-1).numpy(), self._dropped, *torch.randint(1 << 32, (2,)).tolist())
         return kept
 
 
@@ -269,6 +268,12 @@ def layout_of(lengths: Sequence[int], seen: Sequence[int]) -> Layout:
         start += length * len(texts)
     found = torch.cat(places)
     return Layout(runs, start, None if len(found) == start else found)
+
+
+def texts_of(rows: int) -> list[int]:
+    """Return the lengths of texts that rows between or after the texts may stand for."""
+    whole, rest = divmod(rows, EVEN)
+    return [EVEN] * whole + [rest] * bool(rest)
 
 
 def attended(

@@ -11,12 +11,13 @@ from sluice.encoders.foundation.processes import (
     KEEPING,
     KEPT_BY_TORCH,
     KEPT_SHAPES,
+    PAGES,
     SPINS,
     TORCH,
     WAITING,
 )
 
-NAMES = (*WAITING, *KEEPING, *TORCH)
+NAMES = (*WAITING, *KEEPING, *TORCH, *PAGES)
 SHOW = f"; import os; print(*(os.environ.get(name) for name in {NAMES}))"
 PRODUCTS = """
 import ctypes, sys
@@ -62,11 +63,12 @@ def test_importing_sluice_says_how_libraries_wait(package: str) -> None:
         "OMP_WAIT_POLICY": "passive",
         "ONEDNN_PRIMITIVE_CACHE_CAPACITY": str(KEPT_SHAPES),
         "LRU_CACHE_CAPACITY": str(KEPT_BY_TORCH),
+        "THP_MEM_ALLOC_ENABLE": "1",
     }
     assert seen(f"import {package}") == expected
 
 
-@pytest.mark.parametrize("names", [WAITING, KEEPING, TORCH])
+@pytest.mark.parametrize("names", [WAITING, KEEPING, TORCH, PAGES])
 def test_what_the_user_says_stays(names: tuple[str, ...]) -> None:
     other = seen("import sluice").keys() - set(names)
     for name in names:

@@ -14,6 +14,7 @@ from sluice.encoders.model_files.locate import model_folder
 from sluice.encoders.transformer.packed.attention import PaddedAttention, spans
 from sluice.encoders.transformer.packed.linear import PackedLinear
 from sluice.encoders.transformer.packed.model import PackedTransformer, TrainingPass
+from sluice.encoders.transformer.packed.packing import evened
 
 SMALL = {
     "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 64,
@@ -282,6 +283,19 @@ def test_packed_linear_is_a_linear_layer(activation: Any, rows: int) -> None:
     torch.testing.assert_close(multiplied, (plain * residual).float(), atol=1e-4, rtol=1e-4)
 
 
+def test_few_numbers_of_rows_come_up() -> None:
+    sizes = {n: len(evened(torch.zeros(n, 1))) for n in range(4097)}
+    assert all(n <= size <= n * 17 / 16 for n, size in sizes.items())
+    assert all(sizes[n] == n for n in range(32))  # of one query nothing is added
+    assert len({sizes[n] for n in range(2048, 4097)}) == 17
+    rows = torch.randn(67, 3, requires_grad=True)
+    found = evened(rows)
+    assert torch.equal(found[:67], rows)
+    assert not found[67:].any()
+    found.sum().backward()
+    assert torch.equal(rows.grad, torch.ones_like(rows))
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("family", PACKED)
 def test_the_attention_of_accelerators_is_the_same(
@@ -297,6 +311,8 @@ def test_the_attention_of_accelerators_is_the_same(
         return PaddedAttention(lengths, heads, device, seen, bias=bias)
 
     monkeypatch.setattr("sluice.encoders.transformer.packed.model.attention", padded)
+    # On accelerators no rows are added.
+    monkeypatch.setattr("sluice.encoders.transformer.packed.model.evened", lambda rows: rows)
     for pooling, vectors in zip(("mean", "cls", "last"), expected, strict=True):
         encoder = DenseEncoder(model, tokenizer, pooling=pooling, batch_tokens=300)
         np.testing.assert_allclose(encoder.encode_documents(TEXTS), vectors, atol=1e-5)

@@ -250,9 +250,12 @@ def test_dropout_drops_its_share() -> None:
         assert abs(float(kept.float().mean()) - (1 - p)) < 0.005
         assert dropout.scale == pytest.approx(1 / (1 - p), rel=1e-3)
         assert set(kept.unique().tolist()) == {0, 1}
-        # neighbours, which come out of one drawn word, are independent
+        # neighbours are independent, and so is what is drawn next
         whole = kept.float() - kept.float().mean()
         assert abs(float((whole[:, 1:] * whole[:, :-1]).mean())) < 2e-3
+        after = dropout.kept((1000, 201))
+        assert after is not None
+        assert abs(float((whole * (after.float() - after.float().mean())).mean())) < 2e-3
     assert Dropout(nn.Dropout(0.5).eval()).kept((2,)) is None
     assert Dropout(nn.Dropout(0.0)).kept((2,)) is None
     assert Dropout(None).kept((2,)) is None
