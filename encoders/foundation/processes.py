@@ -169,15 +169,15 @@ def is_alive(process: int) -> bool:
 
 
 def set_up_libraries() -> None:
-    """Ask for sleeping threads, fewer kept shapes and huge pages, here and in processes started here.
+    """Ask for sleeping threads, few kept shapes and huge pages, here and in processes started here.
 
     OpenMP's threads spin between two parallel loops, by default. On a core that another process
     needs too, they take the time that the thread they wait for would have worked in. oneDNN keeps
     the code it makes for every shape of a product, and torch a second time what oneDNN made (1,024
     shapes of each kind); batches without padding have a new shape each, and nearly all that is kept
     of them is never used again, some 200 KB each: the process would grow by 8 MB a step. Large
-    tensors lie in huge pages (Linux's, if they may be asked for), outside the C library's heap,
-    which would keep what lies between two of them: a training's peak is a seventh lower.
+    tensors lie in huge pages, where Linux has them for who asks: a training's peak is a seventh
+    lower, and it takes as long.
 
     What the environment says already stays, and nothing changes where torch is loaded, which has
     read it.

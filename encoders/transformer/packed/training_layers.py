@@ -5,8 +5,8 @@ behind ``torch.nn.functional.linear``, and torch's autograd never uses it. The w
 module's own parameters, in their own type; ``dtype`` is that of the products, as under autocast.
 
 ``torch.nn.functional.dropout`` draws a number for every element, up to a fifth of a step's time
-on a CPU; here a kernel mixes two that are drawn with the places. The result depends on torch's random state alone, whatever the
-number of threads, so that a pass can be repeated.
+on a CPU; here a kernel mixes the places with two that are drawn. The result depends on torch's
+random state alone, whatever the number of threads, so that a pass can be repeated.
 """
 
 from __future__ import annotations
@@ -271,7 +271,7 @@ def layout_of(lengths: Sequence[int], seen: Sequence[int]) -> Layout:
 
 
 def texts_of(rows: int) -> list[int]:
-    """Return the lengths of texts that rows between or after the texts may stand for."""
+    """Return the lengths of short texts that so many rows of no text are taken for."""
     whole, rest = divmod(rows, EVEN)
     return [EVEN] * whole + [rest] * bool(rest)
 
