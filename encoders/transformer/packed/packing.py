@@ -59,4 +59,5 @@ def evened(rows: Tensor) -> Tensor:
     sixteenth is added.
     """
     step = 1 << max(len(rows).bit_length() - 5, 0) if rows.device.type == "cpu" else 1
-    return functional.pad(rows, (0, 0, 0, -len(rows) % step))
+    more = -len(rows) % step
+    return functional.pad(rows, (0, 0, 0, more)) if more else rows
