@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 
 class Packing(NamedTuple):
@@ -52,7 +51,7 @@ def packing_of(mask: Tensor, present: Tensor | None = None) -> Packing | None:
 
 
 def evened(rows: Tensor) -> Tensor:
-    """Return ``[n, size]`` with rows of 0 after them, so that few different ``n`` come up.
+    """Return ``[n, size]`` with its first rows again after them, so that few ``n`` come up.
 
     On CPUs the library prepares each product anew for every number of rows, for longer than some of
     them take, and keeps what it has prepared. Of ``n`` the five leading bits count: at most a
@@ -60,4 +59,4 @@ def evened(rows: Tensor) -> Tensor:
     """
     step = 1 << max(len(rows).bit_length() - 5, 0) if rows.device.type == "cpu" else 1
     more = -len(rows) % step
-    return functional.pad(rows, (0, 0, 0, more)) if more else rows
+    return torch.cat([rows, rows[:more]]) if more else rows

@@ -288,12 +288,8 @@ def test_few_numbers_of_rows_come_up() -> None:
     assert all(n <= size <= n * 17 / 16 for n, size in sizes.items())
     assert all(sizes[n] == n for n in range(32))  # of one query nothing is added
     assert len({sizes[n] for n in range(2048, 4097)}) == 17
-    rows = torch.randn(67, 3, requires_grad=True)
-    found = evened(rows)
-    assert torch.equal(found[:67], rows)
-    assert not found[67:].any()
-    found.sum().backward()
-    assert torch.equal(rows.grad, torch.ones_like(rows))
+    rows = torch.randn(67, 3)
+    assert torch.equal(evened(rows), torch.cat([rows, rows[:1]]))
 
 
 @pytest.mark.thorough
