@@ -176,7 +176,7 @@ def set_up_libraries() -> None:
     the code it makes for every shape of a product, and torch a second time what oneDNN made (1,024
     shapes of each kind); batches without padding have a new shape each, and nearly all that is kept
     of them is never used again, some 200 KB each: the process would grow by 8 MB a step. Large
-    tensors lie in huge pages, where Linux has them for who asks: a training's peak is a seventh
+    tensors lie in huge pages, where Linux has them for who asks: a training run's peak is a seventh
     lower, and it takes as long.
 
     What the environment says already stays, and nothing changes where torch is loaded, which has
