@@ -128,6 +128,25 @@ def test_products_of_ever_new_shapes_do_not_hold_ever_more() -> None:
 
 
 @pytest.mark.thorough
+def test_torch_asks_for_huge_pages() -> None:
+    asked = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    if not asked.exists() or "[madvise]" not in asked.read_text():
+        pytest.skip("all tensors lie in huge pages, or none can")
+    code = """
+import sluice, torch
+held = torch.ones(1 << 24)
+print(open("/proc/self/smaps_rollup").read().split("AnonHugePages:")[1].split()[0])"""
+    found = [
+        int(subprocess.run(
+            [sys.executable, "-c", code], env=environment(**settings), capture_output=True,
+            text=True, check=True,
+        ).stdout)
+        for settings in ({PAGES[0]: "0"}, {})
+    ]  # fmt: skip
+    assert found[0] < 1 << 15 < found[1]  # kB; the tensor has 1 << 16
+
+
+@pytest.mark.thorough
 def test_openmp_takes_it_from_the_environment() -> None:
     # OMP_DISPLAY_ENV makes OpenMP print its settings when torch loads it.
     done = subprocess.run(
